@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import envweave_gym
-from envweave_gym.core.faults import NotAvailable, need
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.training.run_metrics import RunMetrics, summary
 from envweave_gym.training.tinker.connection import Connection, ServerLost
 from envweave_gym.training.tinker.datums import (
@@ -35,9 +35,11 @@ from envweave_gym.training.tinker.tinker_options import TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps
 
-CURVES = ("reward", "success", "held_out_success", "kl")
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 """The base model where the server has it and none is given."""
+TINY = "envweave/tiny"
+LOCAL_MODELS = {TINY: "--tiny", "HuggingFaceTB/SmolLM2-135M-Instruct": "--smollm"}
+"""The base models of ``--local``, with the option of the server for each."""
 MOST_LOSSES = 5
 """Times in a row that the server may be lost without an update in between."""
 AVERAGED = 0.1
@@ -45,14 +47,12 @@ AVERAGED = 0.1
 _HELD_OUT = 1 << 30
 """Seeds of held-out tasks are from here on, those of training below."""
 
-RowsOf = Callable[[Sequence[Episode], TinkerOptions, int], dict[str, list[TrainingRow]]]
-"""Function that makes the training rows of each agent from the episodes of an update and its number."""
 
+def training_rows(episodes: Sequence[Episode], entropy: float = 0.0) -> dict[str, list[TrainingRow]]:
+    """Return the rows of each agent, with advantages that are centred in its group.
 
-def training_rows(
-    episodes: Sequence[Episode], options: TinkerOptions, update: int
-) -> dict[str, list[TrainingRow]]:
-    """Return the rows of each agent, with advantages that are centred in its group."""
+    ``entropy`` is the weight of the entropy bonus.
+    """
     groups: dict[tuple[int, str], list[Any]] = {}
     for episode in episodes:
         for agent, trajectory in episode.trajectories.items():
@@ -61,11 +61,11 @@ def training_rows(
     rows: dict[str, list[TrainingRow]] = {}
     for (_, agent), group in groups.items():
         advantages = centred([trajectory.reward for trajectory in group])
-        if not any(advantages) and not options.entropy:
+        if not any(advantages) and not entropy:
             continue
         baseline = mean_reply_logprob([row for trajectory in group for row in trajectory.rows])
         rows.setdefault(agent, []).extend(
-            with_entropy_bonus(row, advantage, options.entropy, baseline)
+            with_entropy_bonus(row, advantage, entropy, baseline)
             for trajectory, advantage in zip(group, advantages, strict=True)
             for row in trajectory.rows
         )
@@ -73,7 +73,13 @@ def training_rows(
 
 
 class Trainer:
-    """A run on one ID; a context manager that closes environments and connection, and writes the last records."""
+    """A run on one ID; a context manager that closes environments and connection.
+
+    Subclasses may override :meth:`training_rows`, :meth:`evaluate`, :meth:`is_done`, :meth:`finish` and ``curves``.
+    """
+
+    curves: tuple[str, ...] = ("reward", "success", "held_out_success", "kl")
+    """Metrics that are drawn."""
 
     def __init__(
         self,
@@ -81,14 +87,13 @@ class Trainer:
         options: TinkerOptions,
         arguments: Mapping[str, Any] | None = None,
         held_out: Mapping[str, Any] | None = None,
-        rows_of: RowsOf = training_rows,
     ) -> None:
         """Check options, environment and server; ``arguments`` go to ``make``, ``held_out`` too for evaluations."""
-        self.options, self._env_id, self._rows_of = options, env_id, rows_of
+        self.options, self._env_id = options, env_id
         need("tqdm", "tinker", "the progress bar")
         settings = settings_of(options, env_id=env_id, arguments=arguments or {}, held_out=held_out or {})
         self.state = RunState(settings=settings)
-        self.log = RunMetrics(options.folder, CURVES, resume=options.resume)
+        self.log = RunMetrics(options.folder, self.curves, resume=options.resume)
         if options.resume:
             self.state = RunState.load(options.folder, settings)
             self.state.settings = settings
@@ -116,7 +121,11 @@ class Trainer:
         """Start the local server, whose checkpoints are in the folder of the run."""
         if not self.options.local:
             return None
-        arguments = ["--deterministic"] if self.options.deterministic else []
+        name = self.options.model or TINY
+        if name not in LOCAL_MODELS:
+            there_are = " and ".join(LOCAL_MODELS)
+            raise InvalidArgument(f"--local has no model {shown(name)}; there are {there_are}")
+        arguments = [LOCAL_MODELS[name], *["--deterministic"] * self.options.deterministic]
         return opening.enter_context(LocalServer(*arguments, folder=self.options.folder / "checkpoints"))
 
     def _rollouts(self, arguments: dict[str, Any]) -> Rollouts:
@@ -164,7 +173,7 @@ class Trainer:
                 except ServerLost as error:
                     self._recover(error)
             self.transcripts.write()
-            result = self._finish()
+            result = self.finish()
         self._status = "success"
         print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
         return result
@@ -185,7 +194,7 @@ class Trainer:
             self._restore()
         if not self.log.rows:
             self.log.write(episodes=0, **self.evaluate())
-        while not self._is_done():
+        while not self.is_done():
             self._one_update()
 
     def _restore(self) -> None:
@@ -199,32 +208,33 @@ class Trainer:
         if self.prompts is None:
             tokenizer = next(iter(self.learners.values())).tokenizer()
             self.prompts = Prompts(tokenizer, self.options.prompt, self.options.stop)
-        self._updates = self.state.update
+        self.updates = self.state.update
         self._success = self.state.success
-        self.log.keep(self._updates + 1 if paths else 0)
+        self.log.keep(self.updates + 1 if paths else 0)
         self.bar.n = 0
-        self.bar.update(self._updates * self.options.batch)
+        self.bar.update(self.updates * self.options.batch)
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
+        """Return whether the target is reached, or all episodes were played."""
         options = self.options
         if options.target_success_rate:
             reached = self.log.rows[-1].get("held_out_success") if options.eval_every else self._success
             if reached is not None and reached >= options.target_success_rate:
                 return True
-        return options.updates is not None and self._updates >= options.updates
+        return options.updates is not None and self.updates >= options.updates
 
     def _one_update(self) -> None:
         """Play the episodes of an update, train on them, evaluate and save where that is due."""
-        options, number = self.options, self._updates
+        options, number = self.options, self.updates
         started = self.log.seconds
         played = self._training.play(self._tasks(number), self.policies(), self.bar.update)
-        rows = self._by_learner(self._rows_of(played.episodes, options, number))
+        rows = self._by_learner(self.training_rows(played.episodes, number))
         sampled = self.log.seconds
         rate = options.rate_at(number)
         steps = [self.learners[name].update(part, rate) for name, part in rows.items() if part]
-        self._updates += 1
+        self.updates += 1
         values = {
-            "episodes": self._updates * options.batch,
+            "episodes": self.updates * options.batch,
             **of_episodes(played, options),
             **of_steps([step for one in steps for step in one], options),
             "learning_rate": rate,
@@ -232,14 +242,12 @@ class Trainer:
             "train_seconds": round(self.log.seconds - sampled, 3),
         }
         self._success += AVERAGED * (values.get("success", 0.0) - self._success)
-        self.transcripts.add(f"update {self._updates}", played.episodes[: options.group])
-        if options.eval_every and (
-            self._updates % options.eval_every == 0 or self._updates == options.updates
-        ):
+        self.transcripts.add(f"update {self.updates}", played.episodes[: options.group])
+        if options.eval_every and (self.updates % options.eval_every == 0 or self.updates == options.updates):
             values |= self.evaluate()
         self.log.write(**values)
         self.bar.set_postfix(success=f"{self._success:.2f}", reward=f"{values.get('reward', 0.0):.2f}")
-        if options.save_every and self._updates % options.save_every == 0:
+        if options.save_every and self.updates % options.save_every == 0:
             self._checkpoint()
         self._losses = 0
 
@@ -267,6 +275,10 @@ class Trainer:
         limits = Limits(options.max_turns, options.invalid_replies, options.invalid_reward)
         return Policies(self.prompts, lambda agent: samplers[agent if len(samplers) > 1 else "all"], limits)
 
+    def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
+        """Return the rows of each agent with their advantages, for the update of this number; may be overridden."""
+        return training_rows(episodes, self.options.entropy)
+
     def evaluate(self) -> dict[str, float]:
         """Play held-out tasks greedily, and return the success rate and the mean reward."""
         options = self.options
@@ -283,14 +295,15 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         """Save all adapters, and then the state that names them."""
-        name = f"update-{self._updates:06d}"
+        name = f"update-{self.updates:06d}"
         self.state.checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
-        self.state.update, self.state.success = self._updates, self._success
+        self.state.update, self.state.success = self.updates, self._success
         self.state.save(self.options.folder)
         self.transcripts.write()
 
-    def _finish(self) -> dict[str, Any]:
-        if self.state.update != self._updates or not self.state.checkpoints:
+    def finish(self) -> dict[str, Any]:
+        """Save the last checkpoint and the weights for sampling, and return the results of the run."""
+        if self.state.update != self.updates or not self.state.checkpoints:
             self._checkpoint()
         weights = {name: learner.save_for_sampling("final") for name, learner in self.learners.items()}
         first, last = self.log.rows[0], self.log.rows[-1]
@@ -301,8 +314,8 @@ class Trainer:
         return {
             **{name: value for name, value in held_out.items() if value is not None},
             "success in training": self._success,
-            "updates": self._updates,
-            "episodes": self._updates * self.options.batch,
+            "updates": self.updates,
+            "episodes": self.updates * self.options.batch,
             "faults": sum(row.get("faults", 0) for row in self.log.rows),
             "seconds": round(self.log.seconds, 1),
             "checkpoint": ", ".join(self.state.checkpoints.values()),
@@ -317,12 +330,10 @@ def train(
     *,
     arguments: Mapping[str, Any] | None = None,
     held_out: Mapping[str, Any] | None = None,
-    rows_of: RowsOf = training_rows,
 ) -> dict[str, Any]:
     """Train a language model on an ID, and return the results.
 
-    ``arguments`` go to ``make``, and ``held_out`` too in evaluations, such as ``{"split": "test"}``. ``rows_of``
-    replaces the advantages of :func:`training_rows`.
+    ``arguments`` go to ``make``, and ``held_out`` too in evaluations, such as ``{"split": "test"}``.
     """
-    with Trainer(env_id, options, arguments, held_out, rows_of) as trainer:
+    with Trainer(env_id, options, arguments, held_out) as trainer:
         return trainer.run()

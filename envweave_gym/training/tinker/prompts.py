@@ -37,7 +37,9 @@ class Prompts:
         # The fast tokenizers raise "Already borrowed" if two threads use one at once.
         self._lock = threading.Lock()
         self._encode = lru_cache(_CACHED_TEXTS)(self._encode_uncached)
-        self.stop_tokens = self._find_stop_tokens()
+        self.end = self._find_end()
+        """The token that ends a reply; empty for plain prompts without ``stop``."""
+        self.stop_tokens = sorted({tokenizer.eos_token_id, *self.end} - {None})
 
     def render(self, messages: Sequence[Message], *, reply_next: bool = True) -> str:
         """Return the messages as one text, at whose end the model replies."""
@@ -67,22 +69,20 @@ class Prompts:
         with self._lock:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _find_stop_tokens(self) -> list[int]:
-        """Return the tokens that end a reply: end of text, end of turn by the template, ``stop`` if it is a token."""
-        stops = {self._tokenizer.eos_token_id} - {None}
-        if self._kind == "chat":
-            exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-            stops.update(
-                self.encode(self.render(exchange, reply_next=False).rpartition(_MARK)[2].strip())[:1]
-            )
+    def _find_end(self) -> list[int]:
+        """Return the token that ``stop`` is, or else that follows a reply in the template."""
         if self._stop:
             tokens = self.encode(self._stop)
             if len(tokens) != 1:
                 raise InvalidArgument(
                     f"--stop {shown(self._stop)} is {len(tokens)} tokens of this model; give one"
                 )
-            stops.update(tokens)
-        return sorted(stops)
+            return tokens
+        if self._kind == "plain":
+            return []
+        exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        after = self.render(exchange, reply_next=False).rpartition(_MARK)[2]
+        return self.encode(after.strip())[:1]
 
 
 class Conversation:

@@ -1,0 +1,193 @@
+"""Demo in which a language model learns Kuhn poker in self-play, as text, and comes close to the equilibrium.
+
+    python -m envweave_gym.training.kuhn_tinker --local
+
+Policy gradient in self-play circles around the equilibrium. So each reply has an entropy bonus, ``alpha`` times the
+negative logarithm of its probability: magnetic mirror descent towards random play, which converges, and the bonus
+fades. The policy is read from the model's probabilities of the legal replies at the 12 information sets, and its exact
+NashConv is reported: the sum of the gains of a perfect opponent in either seat.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import envweave_gym
+from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, game_value, nash_conv
+from envweave_gym.training.options import option, parse_options, run_demo
+from envweave_gym.training.tinker.datums import TrainingRow
+from envweave_gym.training.tinker.episodes import Episode
+from envweave_gym.training.tinker.grpo import Trainer
+from envweave_gym.training.tinker.prompts import Conversation, Prompts
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+
+ID = "envweave/KuhnPoker-v0"
+CARD_NAMES = {"J": "jack", "Q": "queen", "K": "king"}
+
+
+@dataclass
+class Options(TinkerOptions):
+    """The command-line options of the demo, beyond those of every run with Tinker."""
+
+    demo: ClassVar[str] = "kuhn_tinker"
+
+    group: int = option(8, "hands of one deal")
+    groups: int = option(24, "deals of each update")
+    episodes: int = option(48_000, "hands to train on", least=0)
+    max_tokens: int = option(4, "longest reply, in tokens")
+    invalid_reward: float = option(-2.0, "reward of a reply that is no move", least=-1e9)
+    learning_rate: float = option(1e-3, "step size of Adam")
+    schedule: str = option(
+        "linear", "course of the learning rate: constant, or linear (to 0 at the last episode)"
+    )
+    alpha: float = option(0.3, "weight of the entropy bonus at first")
+    alpha_end: float = option(0.03, "weight of the entropy bonus at the end")
+    target_nash_conv: float = option(0.0, "stop when the NashConv is below this; 0: no target", least=0)
+
+
+class KuhnTrainer(Trainer):
+    """Self-play with advantages that are centred at each information set, and the exact NashConv as evaluation."""
+
+    curves = ("nash_conv", "value", "entropy", "kl")
+    options: Options
+
+    def alpha_at(self, update: int) -> float:
+        """Return the weight of the entropy bonus, which fades geometrically."""
+        options, done = self.options, update / (self.options.updates or 200)
+        return options.alpha * (options.alpha_end / options.alpha) ** min(1.0, done)
+
+    def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
+        """Return the rows with an advantage for each move: its regularised return less the mean of its prompt."""
+        parts = [part for one in episodes for part in one.trajectories.values() if part.counts]
+        values = [
+            (part.reward - self.alpha_at(update) * sum(row.logprobs[start:end]), row, start)
+            for part in parts
+            for row in part.rows
+            for start, end in row.spans
+        ]
+        sums: dict[tuple[int, ...], list[float]] = {}
+        for value, row, start in values:
+            sums.setdefault(tuple(row.tokens[:start]), []).append(value)
+        means = {prompt: sum(found) / len(found) for prompt, found in sums.items()}
+        advantages = iter([value - means[tuple(row.tokens[:start])] for value, row, start in values])
+        rows: dict[str, list[TrainingRow]] = {}
+        for part in parts:
+            for row in part.rows:
+                move_advantages = tuple(next(advantages) for _ in row.spans)
+                rows.setdefault(part.agent, []).append(TrainingRow(row, move_advantages))
+        return rows
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the exact NashConv and value of the newest policy, and the smallest probability of a legal reply."""
+        if not self.options.eval_every:
+            return {}
+        policy, legal = self.read_policy()
+        return {"nash_conv": nash_conv(policy), "value": game_value(policy), "legal": legal}
+
+    def read_policy(self) -> tuple[dict[str, float], float]:
+        """Return the probability of betting at each information set, and the smallest one of any legal reply."""
+        prompts = self.prompts
+        assert prompts is not None, "the adapters are created first"
+        policies = self.policies()
+        pending: list[tuple[Situation, int, Any]] = []
+        for situation in situations(prompts):
+            for word in situation.words:
+                reply = [*prompts.encode(word), *prompts.end]
+                future = policies.sampler_of(situation.agent).logprobs(situation.prompt, reply)
+                pending.append((situation, len(reply), future))
+        chances = [math.exp(sum(self.connection.result(future)[-length:])) for _, length, future in pending]
+        bets, legal = dict[str, float](), 1.0
+        for index in range(0, len(pending), 2):
+            passing, betting = chances[index], chances[index + 1]
+            bets[pending[index][0].name] = betting / (passing + betting)
+            legal = min(legal, passing + betting)
+        return bets, legal
+
+    def finish(self) -> dict[str, Any]:
+        """Save the policy, and return the results with its exact NashConv."""
+        policy, legal = self.read_policy()
+        (self.options.folder / "policy.json").write_text(
+            json.dumps(policy, indent=2) + "\n", encoding="utf-8"
+        )
+        return {
+            "NashConv": nash_conv(policy),
+            "NashConv before training": self.log.rows[0].get("nash_conv"),
+            "value for player_0": game_value(policy),
+            "value at the equilibrium": -1 / 18,
+            "smallest probability of a legal reply": legal,
+            **super().finish(),
+        }
+
+    def is_done(self) -> bool:
+        """Return whether the NashConv is below the target, or all hands were played."""
+        reached = self.log.rows[-1].get("nash_conv")
+        return super().is_done() or (reached is not None and reached < self.options.target_nash_conv)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a player has read at an information set, and the words for its two moves: passing, betting."""
+
+    name: str
+    agent: str
+    prompt: list[int]
+    words: tuple[str, str]
+
+
+def situations(prompts: Prompts) -> Iterator[Situation]:
+    """Play every history with every card, and return what the player to move has read."""
+    env = envweave_gym.make(ID, api="parallel")
+    deals: dict[tuple[str, str], int] = {}
+    for seed in range(200):
+        _, infos = env.reset(seed=seed)
+        cards = tuple(_card(infos, agent) for agent in env.possible_agents)
+        deals.setdefault((cards[0], cards[1]), seed)
+    for name in INFORMATION_SETS:
+        player = len(name[1:]) % 2
+        seed = next(seed for cards, seed in deals.items() if cards[player] == name[0])
+        yield _situation(env, prompts, name, seed)
+    env.close()
+
+
+def _card(infos: dict[str, Any], agent: str) -> str:
+    text = envweave_gym.messages_of(infos, agent)[0]["content"]
+    return next(letter for letter, name in CARD_NAMES.items() if text.endswith(f"is the {name}."))
+
+
+def _situation(env: Any, prompts: Prompts, name: str, seed: int) -> Situation:
+    """Play the moves of an information set's history, and return what the player to move has read."""
+    talks = [Conversation(prompts) for _ in env.possible_agents]
+    _, infos = env.reset(seed=seed)
+    history, so_far = name[1:], ""
+    while True:
+        for agent, talk in zip(env.possible_agents, talks, strict=True):
+            talk.read(envweave_gym.messages_of(infos, agent))
+        player = len(so_far) % 2
+        agent, prompt = env.possible_agents[player], talks[player].prompt()
+        words = ("fold", "call") if "b" in so_far else ("check", "bet")
+        if so_far == history:
+            return Situation(name, agent, prompt, words)
+        action = "pb".index(history[len(so_far)])
+        reply = [*prompts.encode(words[action]), *prompts.end]
+        talks[player].answer(reply, [0.0] * len(reply))
+        *_, infos = env.step({agent: action})
+        so_far += history[len(so_far)]
+
+
+def train(options: Options) -> dict[str, Any]:
+    """Train, save the policy, and return the results."""
+    with KuhnTrainer(ID, options) as trainer:
+        return trainer.run()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo from the command line, and return its exit code."""
+    return run_demo(train, parse_options(Options, __doc__ or "", argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

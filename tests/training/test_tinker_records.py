@@ -1,0 +1,123 @@
+"""What a run with Tinker writes and reads: options, the state to resume from, metrics, transcripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_tinker import Characters
+
+from envweave_gym.core.faults import Fault, FaultKind, InvalidArgument
+from envweave_gym.training.options import parse_options
+from envweave_gym.training.run_metrics import RunMetrics
+from envweave_gym.training.tinker.datums import TokenRow
+from envweave_gym.training.tinker.episodes import AGENT, Episode, Task, Trajectory
+from envweave_gym.training.tinker.grpo import training_rows
+from envweave_gym.training.tinker.run_state import RunState, settings_of
+from envweave_gym.training.tinker.sampling import SharedRequest, seed_of
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+from envweave_gym.training.tinker.transcripts import Transcripts
+
+
+def episode(group: int, member: int, reward: float, *, fault: bool = False, text: str = "hi") -> Episode:
+    task = Task(("train", group), group, member, 7, SharedRequest(2, 1))
+    if fault:
+        return Episode(task, fault=Fault(FaultKind.LOST, "gone", retryable=True))
+    row = TokenRow()
+    row.add_prompt([1])
+    row.add_reply(Characters().encode(text, False), [-0.5] * len(text))
+    messages = [{"role": "user", "content": "say <hi>"}, {"role": "assistant", "content": text}]
+    return Episode(task, {AGENT: Trajectory(AGENT, [row], messages, reward)})
+
+
+def test_a_group_with_a_lost_episode_is_centred_over_the_others():
+    played = [episode(0, 0, 1.0), episode(0, 1, 0.0, fault=True), episode(0, 2, 0.0), episode(0, 3, 0.5)]
+    rows = training_rows(played)[AGENT]
+    assert [row.advantages for row in rows] == [(0.5,), (-0.5,), (0.0,)]
+
+
+def test_a_group_of_equal_rewards_is_left_out():
+    played = [episode(0, 0, 0.1), episode(0, 1, 0.1), episode(1, 0, 0.0), episode(1, 1, 1.0)]
+    assert [row.advantages for row in training_rows(played)[AGENT]] == [(-0.5,), (0.5,)]
+    assert training_rows(played[:2]) == {}
+    assert len(training_rows(played, entropy=0.1)[AGENT]) == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"group": 1}, "--group 1 leaves nothing to compare; give 2 or more"),
+        ({"loss": "mse"}, "--loss mse is unknown; give importance_sampling, ppo, cispo"),
+        ({"prompt": "verse"}, "--prompt verse is unknown; give chat, plain"),
+        ({"episodes": 0}, "--episodes 0 needs a --target-success-rate"),
+        ({"substeps": 9, "groups": 8}, "--substeps 9 is more than --groups 8"),
+        ({"local": True, "base_url": "http://x"}, "--local and --base-url name two servers"),
+        ({"episodes": 0, "target_success_rate": 0.5, "schedule": "linear"}, "--schedule linear needs"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        TinkerOptions(**values)
+
+
+def test_the_number_of_updates_and_the_learning_rate_follow_from_the_episodes():
+    options = TinkerOptions(group=4, groups=8, episodes=100, learning_rate=1.0, schedule="linear")
+    assert (options.batch, options.updates) == (32, 4)
+    assert [options.rate_at(update) for update in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    assert TinkerOptions(episodes=0, target_success_rate=0.9).updates is None
+
+
+def test_switches_are_flags_on_the_command_line():
+    assert parse_options(TinkerOptions, "", ["--local", "--deterministic"]).local
+    assert not parse_options(TinkerOptions, "", []).local
+
+
+def test_the_state_of_a_run_is_read_back_and_refuses_other_settings(tmp_path: Path):
+    settings = settings_of(TinkerOptions(), env_id="x")
+    RunState(3, {"all": "tinker://m/weights/3"}, 0.5, settings).save(tmp_path)
+    assert RunState.load(tmp_path, settings) == RunState(3, {"all": "tinker://m/weights/3"}, 0.5, settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    more = settings_of(TinkerOptions(episodes=9, num_envs=2), env_id="x")
+    assert RunState.load(tmp_path, more).update == 3
+    with pytest.raises(InvalidArgument, match=r"the run had rank=16, not 8; give the same, or another --run"):
+        RunState.load(tmp_path, settings_of(TinkerOptions(rank=8), env_id="x"))
+    with pytest.raises(InvalidArgument, match=r"has no state.json"):
+        RunState.load(tmp_path / "other", settings)
+
+
+def test_metrics_of_a_resumed_run_follow_those_that_are_retained(tmp_path: Path):
+    with RunMetrics(tmp_path, ("reward",)) as log:
+        for reward in (0.1, 0.2, 0.3):
+            log.write(reward=reward)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"update": 3, "rew')  # killed in the middle of a line
+    with RunMetrics(tmp_path, ("reward",), resume=True) as log:
+        assert len(log.rows) == 3
+        log.keep(2)
+        log.write(reward=0.9)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["update"], row["reward"]) for row in rows] == [(0, 0.1), (1, 0.2), (2, 0.9)]
+    assert rows[2]["seconds"] >= rows[1]["seconds"]
+
+
+def test_transcripts_show_the_best_and_the_worst_episode_escaped(tmp_path: Path):
+    page = Transcripts("a & b", tmp_path / "page.html")
+    page.add(
+        "update 1", [episode(0, 0, 1.0), episode(0, 1, 0.0, text="<b>no</b>"), episode(0, 2, 0.5, text="so")]
+    )
+    page.add("update 2", [episode(0, 0, 1.0, fault=True)])
+    page.write()
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("<details>") == 2
+    assert "a &amp; b" in text
+    assert "say &lt;hi&gt;" in text
+    assert "&lt;b&gt;no&lt;/b&gt;" in text
+    assert "so</pre>" not in text
+    assert "update 2" not in text
+
+
+def test_seeds_depend_on_their_parts_alone_and_fit_a_c_int():
+    assert seed_of("train", 0, 1) == 1161140479 < 2**31
+    assert len({seed_of("train", 0, index) for index in range(1000)}) > 990
