@@ -1,0 +1,95 @@
+"""A game as chats: each agent reads its own messages, and what one agent cannot do ends the game for all."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import envweave_gym
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.integrations.chat_episode import ChatRules, Ending
+from envweave_gym.integrations.chat_game import ChatGame
+
+FIRST, SECOND = "player_0", "player_1"
+
+
+def kuhn(api: str = "parallel", **rules: float) -> ChatGame:
+    game = ChatGame(partial(envweave_gym.make, "envweave/KuhnPoker-v0", api=api), 0, rules=ChatRules(**rules))
+    game.begin()
+    return game
+
+
+@pytest.mark.parametrize("api", ["aec", "parallel"])
+def test_players_reply_in_turn_and_read_only_their_own_cards(api: str):
+    game = kuhn(api)  # the jack against the king
+    assert game.must_reply(FIRST)
+    assert not game.must_reply(SECOND)
+    assert "jack" in game.messages(FIRST)[0]["content"].rpartition("your card")[2]
+    assert "king" in game.messages(SECOND)[0]["content"].rpartition("your card")[2]
+    game.reply(FIRST, "I bet.")
+    assert game.must_reply(SECOND)
+    assert (game.take_turn(FIRST).reward, game.ending(FIRST)) == (0.0, None)
+    game.reply(SECOND, "call")
+    won, lost = game.take_turn(SECOND), game.take_turn(FIRST)
+    assert (won.reward, won.ending, lost.reward, lost.ending) == (
+        2.0,
+        Ending.COMPLETED,
+        -2.0,
+        Ending.COMPLETED,
+    )
+    assert game.take_turn(FIRST).reward == 0.0
+    assert [message["role"] for message in game.messages(FIRST)] == ["user", "user", "assistant"]
+    game.close()
+
+
+def test_agents_that_act_at_once_are_all_waited_for():
+    game = ChatGame(partial(envweave_gym.make, "envweave/LineRace-v0"), 0)
+    game.begin()
+    runners = ["runner_0", "runner_1", "runner_2"]
+    assert all(map(game.must_reply, runners))
+    before = game.messages("runner_0")
+    for runner in runners:
+        assert game.must_reply(runner)
+        assert game.messages("runner_0")[: len(before)] == before
+        game.reply(runner, "1")
+    assert all(map(game.must_reply, runners))
+    assert [message["role"] for message in game.messages("runner_0")] == ["user", "assistant", "user"]
+
+
+def test_a_reply_without_an_action_ends_the_game_and_costs_only_its_agent():
+    game = kuhn(invalid_reward=-3.0)
+    game.reply(FIRST, "hello")
+    turn = game.take_turn(FIRST)
+    assert (turn.reward, turn.ending, turn.metrics["invalid_reply"]) == (-3.0, Ending.PARSE_ERROR, 1.0)
+    other = game.take_turn(SECOND)
+    assert (other.reward, other.ending) == (0.0, Ending.OTHERS)
+    game.reply(SECOND, "bet")  # it was asked before it could know
+    assert game.ending(SECOND) is Ending.OTHERS
+
+
+def test_an_agent_is_asked_again_as_often_as_the_rules_say():
+    game = kuhn(invalid_replies=1)
+    game.reply(FIRST, "hello")
+    assert game.must_reply(FIRST)
+    assert game.take_turn(FIRST).metrics["invalid_reply"] == 1.0
+    game.reply(FIRST, "check")
+    assert game.must_reply(SECOND)
+
+
+def test_an_agent_that_cannot_go_on_ends_the_game_for_the_others():
+    game = kuhn()
+    game.leave(FIRST)
+    assert game.ending(SECOND) is Ending.OTHERS
+    assert not game.must_reply(SECOND)
+
+
+def test_replies_of_an_agent_are_limited():
+    game = kuhn(max_turns=1)
+    game.reply(FIRST, "check")
+    assert game.ending(FIRST) is game.ending(SECOND) is Ending.MAX_TURNS
+
+
+def test_an_environment_of_one_agent_is_refused():
+    with pytest.raises(InvalidArgument, match="no game"):
+        ChatGame(partial(envweave_gym.make, "envweave/Echo-v0")).begin()
