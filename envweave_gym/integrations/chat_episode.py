@@ -70,14 +70,14 @@ class ChatHistory:
         self.messages: list[ChatMessage] = []
         self._has_messages = False
 
-    def read(self, info: Any, observation: Any, *, asked: bool = True) -> None:
+    def read(self, info: Any, observation: Any, *, acts: bool = True) -> None:
         """Append the new messages of an info.
 
-        An environment that never sends messages shows its observation as text to an agent that is ``asked`` to act.
+        An environment that never sends messages shows its observation as text to an agent that ``acts`` next.
         """
         new = messages_of(info)
         self._has_messages |= bool(new)
-        if asked and not self._has_messages:
+        if acts and not self._has_messages:
             new = [{"role": "user", "content": str(observation)}]
         self.messages = new if _begins_anew(info) else [*self.messages, *new]
 

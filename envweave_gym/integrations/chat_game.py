@@ -144,7 +144,7 @@ class ChatGame:
             seat = self._seats[agent]
             seat.metrics |= numbers_of(info)
             if seat.ending is None:
-                seat.history.read(info, observations[agent], asked=agent in self._active)
+                seat.history.read(info, observations[agent], acts=agent in self._active)
 
     def _end_those_who_left(self, terminated: dict[str, bool], truncated: dict[str, bool]) -> None:
         for agent, seat in self._seats.items():
