@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
-TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents
+TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents trl cookbook
 JOBS ?= 4
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
@@ -111,7 +111,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PYTHON) -m venv .venv-trainers/$*
 	.venv-trainers/$*/bin/pip install --quiet --disable-pip-version-check $(shell grep '^torch==' constraints.txt)
 	$(BIN)/uv pip install --quiet --python .venv-trainers/$*/bin/python \
-		--requirement tests/trainers/$*.txt --editable '.[server]'
+		--override tests/trainers/overrides.txt --requirement tests/trainers/$*.txt --editable '.[server]'
 	touch $@
 
 .venv-floor/.ready: $(PINS) | $(VENV)/.base

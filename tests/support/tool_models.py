@@ -18,12 +18,12 @@ def save_letter_caller(folder: Path, chat_template: str, tools: list[Any], instr
     torch.manual_seed(0)
     draws = random.Random(0)
     prompts = [[{"role": "user", "content": f"{instruction}pick {letter}"}] for letter in "ABCD"]
-    blank = _tokenizer([], chat_template)
+    blank = small_tokenizer([], chat_template)
     texts = [
         blank.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, tokenize=False)
         for prompt in prompts
     ]
-    tokenizer = _tokenizer([*texts, *map(_call, "ABCD")], chat_template)
+    tokenizer = small_tokenizer([*texts, *map(_call, "ABCD")], chat_template)
     openings = [tokenizer.encode(text) for text in texts]
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -57,7 +57,8 @@ def _call(letter: str) -> str:
     return f'<tool_call>\n{{"name": "act", "arguments": {{"action": "{letter}"}}}}\n</tool_call>'
 
 
-def _tokenizer(texts: list[str], chat_template: str) -> Any:
+def small_tokenizer(texts: list[str], chat_template: str) -> Any:
+    """Return a tokenizer of bytes and of what is frequent in ``texts``."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -22,12 +22,12 @@ def _one_core() -> None:
 
 
 @pytest.fixture
-def example() -> Callable[[str], dict[str, Any]]:
-    """Runs the example of this name in docs/trainers.md, and gives its variables."""
+def example() -> Callable[..., dict[str, Any]]:
+    """Runs the example of this name in docs/trainers.md with the ``given`` variables, and returns all variables."""
     sources = dict(EXAMPLE.findall(PAGE.read_text()))
 
-    def run(name: str) -> dict[str, Any]:
-        variables: dict[str, Any] = {"__name__": f"example_{name}"}
+    def run(name: str, **given: Any) -> dict[str, Any]:
+        variables: dict[str, Any] = {"__name__": f"example_{name}", **given}
         exec(compile(sources[name], f"{PAGE.name}, {name}", "exec"), variables)
         return variables
 

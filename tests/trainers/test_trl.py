@@ -77,6 +77,14 @@ def test_two_steps_of_grpo_with_one_seed_a_group(model: str, tmp_path: Path) -> 
     assert sum(rewards[:8]) / 8 == pytest.approx(logs[0]["reward"])
 
 
+def test_the_example_trains_on_a_machine_without_a_gpu(
+    model: str, example: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = example("trl", MODEL=model)["trainer"]
+    assert trainer.state.global_step == 2
+
+
 class Flaky(gym.Env[Any, Any]):
     """Every second episode breaks when it is played, all others earn 1."""
 
