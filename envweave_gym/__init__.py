@@ -44,8 +44,6 @@ def __dir__() -> list[str]:
 
 
 # Modules under the names that older documents give them
-alias_modules(
-    {f"{__name__}.{old}": f"{__name__}.compat.{old}" for old in ("clients", "envtorch", "examples", "repl")}
-)
+alias_modules({f"{__name__}.{old}": f"{__name__}.compat.{old}" for old in ("clients", "envtorch", "repl")})
 hint_at_moved_names(__name__, _hint)
 register_all()

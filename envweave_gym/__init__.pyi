@@ -1,5 +1,5 @@
+from envweave_gym import examples as examples
 from envweave_gym import testing as testing
-from envweave_gym.compat import examples as examples
 from envweave_gym.core.faults import EnvweaveError as EnvweaveError
 from envweave_gym.core.faults import Fault as Fault
 from envweave_gym.core.faults import FaultKind as FaultKind

@@ -85,7 +85,7 @@ print(*sorted(set(sys.modules) - before))
     assert others.isdisjoint({"multiprocessing", "asyncio", "http", "sqlite3", "unittest"})
 
 
-@pytest.mark.parametrize("name", ["clients", "envtorch", "examples", "repl"])
+@pytest.mark.parametrize("name", ["clients", "envtorch", "repl"])
 def test_a_module_is_imported_under_its_former_name_and_exists_once(name: str):
     former, module = f"envweave_gym.{name}", f"envweave_gym.compat.{name}"
     code = f"import sys, {former}, {module}; print(sys.modules['{former}'] is sys.modules['{module}'])"
@@ -105,7 +105,7 @@ print(*[name for name in {HEAVY} if name in sys.modules])
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("make", "registry.ids"), ("Unicode", "core.spaces"), ("examples", "compat.examples")],
+    [("make", "registry.ids"), ("Unicode", "core.spaces"), ("testing", "testing")],
 )
 def test_a_name_is_loaded_when_it_is_first_used(name: str, module: str):
     code = f"""

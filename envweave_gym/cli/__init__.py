@@ -1,4 +1,4 @@
-"""The program ``envweave``, with the commands list, play, info, doctor, serve, tinker, fleet and k8s.
+"""The program ``envweave``, with the commands list, play, info, train, doctor, serve, tinker, fleet and k8s.
 
 Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name. As shells count
 signals, 130 means Ctrl-C, and 141 that the reader of the output went away. An error is one line on stderr;
@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from envweave_gym.cli import fleet, k8s, tinker
+from envweave_gym.cli import fleet, k8s, tinker, train
 from envweave_gym.cli.serve import add_options
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.core.version import __version__
@@ -130,6 +130,7 @@ def _parser() -> Parser:
     play = command("play", "play", "Play an episode in the terminal.", one_id)
     play.add_argument("--seed", metavar="N", type=int, help="the seed of the episode")
     command("info", "info", "Show spaces, agents and arguments of an environment.", one_id, as_json)
+    train.add_options(command("train", "train", "Train a policy or a language model with a demo."))
     doctor = command("doctor", "doctor", "Show what works on this machine and what to install.", as_json)
     doctor.epilog = "Exit code 1 if something installed is broken, 0 if at most optional things are missing."
     doctor.add_argument("--sweep", action="store_true", help="remove what killed owners have left behind")

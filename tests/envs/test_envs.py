@@ -19,8 +19,8 @@ from envweave_gym import (
     state_of,
     stream_of,
 )
-from envweave_gym.compat.examples import CounterEnv, EchoEnv, LineWorldEnv
 from envweave_gym.envs.toy.lineworld import MAX_LENGTH, LineWorldVectorEnv
+from envweave_gym.examples import CounterEnv, EchoEnv, LineWorldEnv
 
 COUNTER, ECHO, LINE = "envweave/Counter-v0", "envweave/Echo-v0", "envweave/LineWorld-v0"
 
@@ -43,8 +43,8 @@ def test_rendering_as_text_needs_no_more_than_asking_for_it(env_id: str) -> None
 # Counter
 
 
-def test_counter_is_importable_by_its_old_name() -> None:
-    assert envweave_gym.compat.examples.CounterEnv is CounterEnv
+def test_counter_is_an_example_to_copy() -> None:
+    assert envweave_gym.examples.CounterEnv is CounterEnv
     assert isinstance(gym.make(COUNTER).unwrapped, CounterEnv)
 
 

@@ -11,6 +11,7 @@ import envweave_gym
 from envweave_gym.core.faults import Fault, FaultKind, InvalidAction, fault_of
 from envweave_gym.episode.stream import EventKind, stream_of
 from envweave_gym.training.tinker.datums import TokenRow
+from envweave_gym.training.tinker.prompt_cutting import cut_to
 from envweave_gym.training.tinker.prompts import Conversation, Message, Prompts
 from envweave_gym.training.tinker.sampling import PromptTooLong, Sampler, SharedRequest, seed_of
 
@@ -23,6 +24,8 @@ class Limits:
     """Limits of an episode, and the reward of one that a reply without an action ends."""
 
     max_turns: int = 16
+    max_prompt_tokens: int = 0
+    """Tokens to which the first prompt is cut; 0 for no limit."""
     invalid_replies: int = 0
     """Replies that name no action after which the agent is asked again; one more ends the episode."""
     invalid_reward: float = 0.0
@@ -114,7 +117,8 @@ class Seat:
     def __init__(self, agent: str, task: Task, policies: Policies) -> None:
         self.agent, self._task, self._limits = agent, task, policies.limits
         self._sampler = policies.sampler_of(agent)
-        self.conversation = Conversation(policies.prompts)
+        self._prompts = policies.prompts
+        self.conversation = Conversation(self._prompts)
         self.reward, self.turns, self.invalid = 0.0, 0, 0
         self.counts = True
         self._writes_messages = False
@@ -125,6 +129,8 @@ class Seat:
         self._writes_messages |= bool(messages)
         if not self._writes_messages:
             messages = [{"role": "user", "content": str(observation)}]
+        if self._limits.max_prompt_tokens and not self.conversation.messages:
+            messages = cut_to(self._prompts, messages, self._limits.max_prompt_tokens)
         self.conversation.read(messages, anew=_begins_anew(stream_of(info)))
 
     def reply(self, *, opens: bool = False) -> str:

@@ -27,18 +27,18 @@ from envweave_gym.training.tinker.episodes import AGENT, Episode, Limits, Polici
 from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.prompts import Prompts
-from envweave_gym.training.tinker.rollouts import Rollouts
+from envweave_gym.training.tinker.rollouts import Played, Rollouts
 from envweave_gym.training.tinker.run_state import RunState, settings_of
 from envweave_gym.training.tinker.sampling import SharedRequest, seed_of
 from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
-from envweave_gym.training.tinker.tinker_options import TinkerOptions
+from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps
 
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 """The base model where the server has it and none is given."""
 TINY = "envweave/tiny"
-LOCAL_MODELS = {TINY: "--tiny", "HuggingFaceTB/SmolLM2-135M-Instruct": "--smollm"}
+LOCAL_MODELS = {TINY: "--tiny", SMOLLM: "--smollm"}
 """The base models of ``--local``, with the option of the server for each."""
 MOST_LOSSES = 5
 """Times in a row that the server may be lost without an update in between."""
@@ -272,12 +272,36 @@ class Trainer:
         options, stop = self.options, self.prompts.stop_tokens
         temperature = options.temperature if temperature is None else temperature
         samplers = {name: one.sampler(stop, temperature) for name, one in self.learners.items()}
-        limits = Limits(options.max_turns, options.invalid_replies, options.invalid_reward)
+        limits = Limits(
+            options.max_turns, self._prompt_limit(), options.invalid_replies, options.invalid_reward
+        )
         return Policies(self.prompts, lambda agent: samplers[agent if len(samplers) > 1 else "all"], limits)
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
         """Return the rows of each agent with their advantages, for the update of this number; may be overridden."""
         return training_rows(episodes, self.options.entropy)
+
+    def _prompt_limit(self) -> int:
+        """Return the tokens to which first prompts are cut, so that a reply fits the context too; 0 for no limit."""
+        context, limit = self.connection.context_of(self.model), self.options.max_prompt_tokens
+        fitting = max(1, context - self.options.max_tokens) if context else 0
+        return min(limit, fitting) if limit and fitting else limit or fitting
+
+    def play_greedily(self, resets: Sequence[Mapping[str, Any]]) -> Played:
+        """Play an episode for each mapping of reset options with the current weights, without training."""
+        tasks = [
+            Task(("greedy", index), index, 0, self.options.seed, SharedRequest(1, index), options)
+            for index, options in enumerate(resets)
+        ]
+        from tqdm import tqdm
+
+        with self.log, tqdm(total=len(tasks), unit="episode", desc=self._env_id) as self.bar:
+            self._restore()
+            played = self._training.play(tasks, self.policies(temperature=0.0), self.bar.update)
+            self.transcripts.add("greedy", played.episodes)
+            self.transcripts.write()
+        self._status = "success"
+        return played
 
     def evaluate(self) -> dict[str, float]:
         """Play held-out tasks greedily, and return the success rate and the mean reward."""

@@ -120,7 +120,8 @@ class Conversation:
         return reply
 
 
-def _content(message: Message) -> str:
+def content_of(message: Message) -> str:
+    """Return the text of a message, whose content may be a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -133,5 +134,5 @@ def _plain(messages: Sequence[Message]) -> str:
     for message in messages:
         if text and message["role"] != "assistant" and not text.endswith("\n"):
             text += "\n"
-        text += _content(message)
+        text += content_of(message)
     return text

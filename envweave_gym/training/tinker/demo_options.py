@@ -1,0 +1,72 @@
+"""Options of the demos over data sets: where the tasks come from, and the engine's socket for containers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envweave_gym.core.faults import shown
+from envweave_gym.data.sources import FOLDER
+from envweave_gym.providers.base import provider_of
+from envweave_gym.training.options import option
+from envweave_gym.training.tinker.grpo import train
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+
+
+@dataclass
+class DemoOptions(TinkerOptions):
+    """The options of a demo whose tasks are rows of a data set."""
+
+    data: str = option(
+        "",
+        "rows of the tasks: a folder, a .jsonl file, a name on the hub, or synthetic "
+        f"(default: the folder {FOLDER}, else the hub)",
+    )
+    docker_sock: bool = option(
+        False, "let the containers of --backend docker use the engine, which makes them root on this machine"
+    )
+
+    def __post_init__(self) -> None:
+        """Raise ``InvalidArgument`` for options that contradict each other."""
+        super().__post_init__()
+        if self.docker_sock and not getattr(provider_of(self.backend), "mounts_data", False):
+            raise ValueError(f"--docker-sock is for --backend docker, not {shown(self.backend)}")
+
+    @property
+    def backend_arguments(self) -> dict[str, Any]:
+        """The arguments of ``make`` that select the backend."""
+        socket = {"docker_sock": True} if self.docker_sock else {}
+        return {**super().backend_arguments, **socket}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``make`` besides the backend's; demos add theirs."""
+        return self.dataset
+
+    @property
+    def dataset(self) -> dict[str, Any]:
+        """The argument ``dataset`` of ``make``; none for a folder, which :meth:`announce_data` names."""
+        return {"dataset": self.data} if self.data and not self._is_folder else {}
+
+    @property
+    def _is_folder(self) -> bool:
+        return bool(self.data) and Path(self.data).expanduser().is_dir()
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether tasks can be held out: a single file has one split, whatever is asked of it."""
+        return not Path(self.data).expanduser().is_file() if self.data else True
+
+    def announce_data(self) -> None:
+        """Name the folder of ``--data`` to this process and the servers that it starts, as their users would."""
+        if self._is_folder:
+            os.environ[FOLDER] = str(Path(self.data).expanduser().resolve())
+
+
+def train_on(env_id: str, options: DemoOptions, held_out_split: str) -> dict[str, Any]:
+    """Train on an ID, evaluate on ``held_out_split`` where the data has one, and return the results."""
+    options.announce_data()
+    held_out = {"split": held_out_split} if options.has_splits else None
+    return train(env_id, options, arguments=options.arguments, held_out=held_out)

@@ -1,0 +1,157 @@
+"""The demos that train language models: what their options mean, and that each runs end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absent import needs_module
+from engines import client, ours
+from toy_images import images
+
+import envweave_gym
+from envweave_gym.core.faults import Fault, FaultKind
+from envweave_gym.data.toy_repo import toy_instances
+from envweave_gym.training import (
+    gsm8k_mcq_tinker,
+    gsm8k_tinker,
+    swebench_loc_mcq_tinker,
+    swebench_patch_tinker,
+)
+from envweave_gym.training.tinker.demo_options import DemoOptions
+from envweave_gym.training.tinker.grpo import LOCAL_MODELS
+
+needs_module("tinker", "tinker")
+__all__ = ["client", "images"]
+DEMOS = [gsm8k_tinker, gsm8k_mcq_tinker, swebench_loc_mcq_tinker, swebench_patch_tinker]
+TOY = [one.instance_id for one in toy_instances("test")]
+ROW = {"question": "What is 1 + 1?", "answer": "It is <<1+1=2>>2.\n#### 2"}
+
+Scored = Callable[..., dict[str, Any]]
+
+
+# Options
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_rows_come_from_a_name_a_file_or_a_folder(demo: Any, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(ROW))
+    cases = {
+        "": (None, True),
+        "synthetic": ("synthetic", True),
+        str(tmp_path): (None, True),
+        str(file): (str(file), False),
+    }
+    for data, (dataset, has_splits) in cases.items():
+        options = demo.Options(data=data)
+        assert options.arguments.get("dataset") == dataset
+        assert options.has_splits == has_splits
+
+
+def test_a_folder_is_named_to_servers_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVWEAVE_DATA", "/elsewhere")
+    DemoOptions(data="synthetic").announce_data()
+    assert os.environ["ENVWEAVE_DATA"] == "/elsewhere"
+    DemoOptions(data=str(tmp_path)).announce_data()
+    assert os.environ["ENVWEAVE_DATA"] == str(tmp_path)
+
+
+def test_the_engines_socket_is_for_containers_that_are_given_it() -> None:
+    assert "docker_sock" not in DemoOptions(backend="docker").backend_arguments
+    options = DemoOptions(backend="docker_http", docker_image="own", docker_sock=True)
+    assert options.backend_arguments == {"backend": "docker_http", "image": "own", "docker_sock": True}
+    with pytest.raises(ValueError, match="--docker-sock is for --backend docker, not 'subprocess'"):
+        DemoOptions(backend="subprocess", docker_sock=True)
+
+
+def test_smollm_is_a_model_of_the_local_server() -> None:
+    options = DemoOptions(smollm=True)
+    assert options.local
+    assert options.model in LOCAL_MODELS
+    with pytest.raises(ValueError, match="--local and --base-url name two servers"):
+        DemoOptions(smollm=True, base_url="http://127.0.0.1:1")
+
+
+def test_an_unknown_kind_of_patch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        swebench_patch_tinker.main(["--score", "best"])
+    assert stopped.value.code == 2
+    assert "--score best is unknown; give gold, wrong, model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_without_data_or_key_one_line_says_what_to_give(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert demo.main(["--data", "synthetic", "--out", str(tmp_path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: there is no Tinker API key; set TINKER_API_KEY")
+
+
+# Patches that are scored without training
+
+
+@pytest.fixture
+def scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scored:
+    """A function that scores patches of the toy repository, and returns the results, as they are printed too."""
+
+    def score(kind: str, **options: Any) -> dict[str, Any]:
+        result = swebench_patch_tinker.train(
+            swebench_patch_tinker.Options(
+                data="synthetic", score=kind, timeout=60.0, out=str(tmp_path), **options
+            )
+        )
+        printed = capsys.readouterr().out
+        assert f"resolved: {result['resolved']} of {len(TOY)}" in printed
+        assert list(result["rewards"]) == TOY
+        assert all(name in printed for name in TOY)
+        return result
+
+    return score
+
+
+def test_gold_and_wrong_patches_are_scored_in_the_sandbox(scored: Scored) -> None:
+    needs_module("swebench", "swebench")
+    assert scored("gold")["rewards"] == dict.fromkeys(TOY, 1.0)
+    assert scored("wrong")["rewards"] == dict.fromkeys(TOY, 0.1)
+    assert scored("wrong", reward="binary")["rewards"] == dict.fromkeys(TOY, 0.0)
+
+
+def test_gold_and_wrong_patches_are_scored_in_containers_of_which_none_is_left(
+    scored: Scored, client: Any, images: None
+) -> None:
+    assert scored("gold", evaluation="docker")["resolved"] == len(TOY)
+    assert scored("wrong", evaluation="docker")["rewards"] == dict.fromkeys(TOY, 0.1)
+    assert ours(client) == []
+
+
+class Lost:
+    """An environment whose steps are lost."""
+
+    def reset(self, **_: Any) -> tuple[str, dict[str, Any]]:
+        return "", {}
+
+    def step(self, patch: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        fault = Fault(FaultKind.LOST, "the container was removed", retryable=True)
+        return "", 0.0, False, True, {"fault": fault}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_patch_that_could_not_be_tried_has_a_reason_and_no_reward(
+    scored: Scored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envweave_gym, "make", lambda *args, **kwargs: Lost())
+    result = scored("gold")
+    assert result["resolved"] == 0
+    assert result["rewards"] == dict.fromkeys(TOY, "the container was removed")
