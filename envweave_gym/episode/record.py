@@ -13,7 +13,6 @@ from envweave_gym.core.faults import Fault, FaultCount, ResetNeeded
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.stream import (
-    UNNUMBERED,
     Event,
     EventKind,
     Request,
@@ -75,8 +74,10 @@ class EpisodeRecord(EpisodeState):
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> Stream:
         """Record the start of an episode; ``seed=None`` means that the environment goes on with its own generator."""
         self._begin()
-        events = number([start_event(seed, options), *emitted], 0)
-        self.seq, self.turn = len(events) - 1, 0
+        events = (start_event(seed, options),)
+        if emitted:
+            events += number(emitted, 1)
+        self.seq, self.turn = len(emitted), 0
         return Stream((Request(self.seq, _ASK_ACT, AGENT, 0),), events)
 
     def acted(self, action: Any, reward: float, emitted: Sequence[Event] = ()) -> Stream:
@@ -105,9 +106,7 @@ class EpisodeRecord(EpisodeState):
     ) -> Stream:
         """Record the last step; ``fault`` is given if the environment itself reports that the episode failed."""
         self._count(fault)
-        events = self.acted(action, reward, emitted).events
-        end = self._ended([], fault, terminated, truncated)
-        return Stream(end.requests, events + end.events)
+        return self._ended(self.acted(action, reward, emitted).events, fault, terminated, truncated)
 
     # Losses
 
@@ -128,8 +127,8 @@ class EpisodeRecord(EpisodeState):
         """Record an episode that started and was lost in the same step, and return its info."""
         events = self.began(seed).events
         self._count(fault)
-        end = self._ended([], fault, False, True)
-        return {"fault": fault, "stream": Stream(end.requests, events + end.events), "seq": self.seq}
+        stream = self._ended(events, fault, False, True)
+        return {"fault": fault, "stream": stream, "seq": self.seq}
 
     def lost_between_steps(self, fault: Fault) -> None:
         """End the episode by a fault outside of a step; the next step calls :meth:`report_loss`."""
@@ -143,18 +142,23 @@ class EpisodeRecord(EpisodeState):
 
     def _lost(self, fault: Fault, kind: EventKind, action: Any, emitted: Sequence[Event]) -> dict[str, Any]:
         self.turn += 1
-        acted = Event(UNNUMBERED, kind, AGENT, None, {"action": jsonable(action)})
-        stream = self._ended([acted, *emitted], fault, False, True)
+        acted = Event(self.seq + 1, kind, AGENT, None, {"action": jsonable(action)})
+        events = (acted, *number(emitted, self.seq + 2))
+        self.seq += len(events)
+        stream = self._ended(events, fault, False, True)
         return {"fault": fault, "stream": stream, "seq": self.seq}
 
-    def _ended(self, events: list[Event], fault: Fault | None, terminated: bool, truncated: bool) -> Stream:
-        """End the episode: append its end to ``events``, number them, and return their stream."""
+    def _ended(
+        self, events: tuple[Event, ...], fault: Fault | None, terminated: bool, truncated: bool
+    ) -> Stream:
+        """End the episode: return the stream of its last step, the ``events`` and those of the end."""
+        self.pending_fault = None
         if fault is not None:
-            events.append(fault_event(fault))
-        events.append(end_event(terminated, truncated))
-        first, self.pending_fault = self.seq + 1, None
-        self.seq += len(events)
-        return Stream((Request(self.seq, _ASK_RESET, None, self.turn),), number(events, first))
+            self.seq += 1
+            events += (fault_event(fault, self.seq),)
+        self.seq += 1
+        end = end_event(terminated, truncated, None, self.seq)
+        return Stream((Request(self.seq, _ASK_RESET, None, self.turn),), (*events, end))
 
     def _count(self, fault: Fault | None) -> None:
         self.live = False

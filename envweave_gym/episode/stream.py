@@ -65,6 +65,10 @@ class EventKind(StrEnum):
     """The episode was lost, not played; ``data``: ``kind``, ``message``, ``retryable``."""
 
 
+# Looking up a member of an enum costs as much as making an event.
+_START, _END, _METRICS = EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.METRICS
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """An open request: ``agent`` must act; if it is ``None``, the caller must reset."""
 
@@ -122,7 +126,7 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
 
 def metrics(**numbers: float) -> Event:
     """Return an event with named numbers that a trainer should log."""
-    return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
+    return Event(UNNUMBERED, _METRICS, None, None, jsonable(numbers))
 
 
 def reveal(to: tuple[str, ...], **data: Any) -> Event:
@@ -139,21 +143,20 @@ def agents_in(to: Any, caller: str) -> tuple[str, ...]:
 
 
 def start_event(seed: int | None, options: Any = None) -> Event:
-    """Return the ``episode_start`` event, whose data are the seed and the options of the reset."""
+    """Return the ``episode_start`` event, the number 0, whose data are the seed and the options of the reset."""
     data = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
-    return Event(UNNUMBERED, EventKind.EPISODE_START, None, None, data)
+    return Event(0, _START, None, None, data)
 
 
-def fault_event(fault: Fault) -> Event:
+def fault_event(fault: Fault, seq: int = UNNUMBERED) -> Event:
     """Return the ``fault`` event, whose data are the fields of the fault."""
     data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
-    return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
+    return Event(seq, EventKind.FAULT, None, None, data)
 
 
-def end_event(terminated: Any, truncated: Any, agent: str | None = None) -> Event:
+def end_event(terminated: Any, truncated: Any, agent: str | None = None, seq: int = UNNUMBERED) -> Event:
     """Return the event that ends an episode, or the part of one agent in it."""
-    data = {"terminated": bool(terminated), "truncated": bool(truncated)}
-    return Event(UNNUMBERED, EventKind.EPISODE_END, agent, None, data)
+    return Event(seq, _END, agent, None, {"terminated": bool(terminated), "truncated": bool(truncated)})
 
 
 def stream_of(info: Any) -> Any:

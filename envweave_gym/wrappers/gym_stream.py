@@ -148,7 +148,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         while True:
             drain(self._emitter)  # events of a failed try are not part of this episode
             try:
-                result = self.env.reset(seed=seed, options=options)
+                result = self._inner.reset(seed=seed, options=options)
                 try:
                     observation, info = result
                     info = info.copy()
@@ -204,9 +204,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if record.turn + 1 >= self._limit:
             over = truncated = True
         if over:
-            fault = info.get("fault")
-            ends = bool(terminated), bool(truncated), fault if isinstance(fault, Fault) else None
-            info["stream"] = record.ended(admitted, earned, emitted, *ends)
+            fault = info["fault"] if isinstance(info.get("fault"), Fault) else None
+            info["stream"] = record.ended(admitted, earned, emitted, terminated, truncated, fault)
         else:
             info["stream"] = record.acted(admitted, earned, emitted)
         info["seq"] = record.seq
