@@ -125,12 +125,12 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         record = self.record
         self._inner = _past_checker(self.env, has_begun=record.live or record.turn > 0)
         record.abandon()
-        observation, info = self._reset_env(chosen, options)
+        observation, info, fault = self._reset_env(chosen, options)
         if self._inner.action_space is not self._space:
             self._compile()  # each episode may have a space of its own
         self._last, emitted = observation, drain(self._emitter)
-        if isinstance(info, Fault):
-            info = record.lost_reset(info, chosen, options, emitted)
+        if fault is not None:
+            info = record.lost_reset(fault, chosen, options, emitted)
         else:
             info["stream"] = record.began(chosen, options, emitted)
             info["seq"] = record.seq
@@ -139,10 +139,10 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def _reset_env(
         self, seed: int | None, options: dict[str, Any] | None
-    ) -> tuple[Any, dict[str, Any] | Fault]:
-        """Reset the environment, repeatedly if it fails; return its observation and info, or the last fault.
+    ) -> tuple[Any, dict[str, Any], Fault | None]:
+        """Reset the environment, repeatedly if it fails; return its observation, its info and the last fault.
 
-        The info is a copy. With a fault the observation is all zeros.
+        The info is a copy. The fault is ``None`` if a try succeeded; else the observation is all zeros.
         """
         deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, _FIRST_PAUSE_S
         while True:
@@ -155,7 +155,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                     info["stream"] = None
                 except NOT_UNPACKED as error:
                     raise wrong_result(self.name, "reset", result) from error
-                return observation, info
+                return observation, info, None
             except REFUSALS:
                 raise
             except _FAULTS as raised:
@@ -164,7 +164,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                     raise error  # noqa: B904 - with_name() has set the cause
                 fault = fault_of(error)
                 if not fault.retryable or time.monotonic() + pause > deadline:
-                    return placeholder(self.observation_space), fault
+                    return placeholder(self.observation_space), {}, fault
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -204,7 +204,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if record.turn + 1 >= self._limit:
             over = truncated = True
         if over:
-            fault = info["fault"] if isinstance(info.get("fault"), Fault) else None
+            fault = info.get("fault")
+            if fault is not None and not isinstance(fault, Fault):
+                fault = None  # a value of the environment's own
             info["stream"] = record.ended(admitted, earned, emitted, terminated, truncated, fault)
         else:
             info["stream"] = record.acted(admitted, earned, emitted)
