@@ -16,8 +16,8 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from envweave_gym_server.tinker.api_errors import RETRY_AFTER_S
 
 MOST_CONNECTIONS, MOST_REFUSALS = 1024, 64
-IDLE_S = 120.0
-"""A connection without a request for this time is closed."""
+IDLE_S = 60.0
+"""A connection from which nothing comes for this time is closed; each carries one request."""
 _REFUSAL_S = 2.0
 _BODY = b'{"detail": "too many connections are open here; come again"}'
 _REFUSAL = (

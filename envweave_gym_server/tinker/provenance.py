@@ -51,6 +51,9 @@ class SampledRecords:
         self._lock = threading.Lock()
         self._by_id: OrderedDict[str, _Record] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def add(self, sequence_id: str, session_id: str, prompt: Sequence[int], sampled: Sequence[int]) -> None:
         """Record a sequence, and forget the oldest ones over the limit."""
         record = _Record(session_id, np.asarray(prompt, np.int32), np.asarray(sampled, np.int32))

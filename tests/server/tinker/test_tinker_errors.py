@@ -1,0 +1,236 @@
+"""Bad input: the SDK's own exception with one clear sentence, at once, and other clients are not affected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+import tinker
+from tinker import types
+from tinker_server import BASE, KEY, Server, connected, params, prompt, row
+
+from envweave_gym_server.tinker import engine
+from envweave_gym_server.tinker.models.decoding import sample
+
+DEADLINE_S = 5.0
+TOKENS = [3, 4, 5, 6, 7]
+Call = Callable[[tinker.ServiceClient], Any]
+
+
+def model(client: tinker.ServiceClient) -> tinker.TrainingClient:
+    return client.create_lora_training_client(BASE, rank=4, seed=1).result()
+
+
+def pass_of(datum: types.Datum, loss: str = "cross_entropy", config: Any = None) -> Call:
+    return lambda client: model(client).forward_backward([datum], loss, config)
+
+
+def sample_of(model_input: types.ModelInput, **options: Any) -> Call:
+    return lambda client: (
+        client.create_sampling_client(base_model=BASE).result().sample(model_input, 1, params(**options))
+    )
+
+
+def twice_saved(client: tinker.ServiceClient) -> Any:
+    training = model(client)
+    training.save_state("twice").result()
+    return training.save_state("twice")
+
+
+def loaded_without_optimizer(client: tinker.ServiceClient) -> Any:
+    path = model(client).save_weights_for_sampler("end").result().path
+    return client.create_training_client_from_state_with_optimizer(path)
+
+
+def step_after(datum: types.Datum, loss: str) -> Call:
+    def call(client: tinker.ServiceClient) -> Any:
+        training = model(client)
+        training.forward_backward([datum], loss).result()
+        return training.optim_step(types.AdamParams())
+
+    return call
+
+
+IMAGE = types.ModelInput(chunks=[types.ImageChunk(data=b"x", format="png", expected_tokens=1)])
+HUGE = [1e30, 1e30, 1e30, 1e30]
+REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
+    "unknown base": (
+        lambda client: client.create_lora_training_client("no/such"),
+        tinker.BadRequestError,
+        BASE,
+    ),
+    "rank": (
+        lambda client: client.create_lora_training_client(BASE, rank=0),
+        tinker.BadRequestError,
+        "rank 0",
+    ),
+    "optimizer": (
+        lambda client: client.create_lora_training_client(BASE, optimizer=types.DimuonOptimizerConfig()),
+        tinker.BadRequestError,
+        "adamw",
+    ),
+    "unknown base to sample": (
+        lambda client: client.create_sampling_client(base_model="no/such"),
+        tinker.BadRequestError,
+        BASE,
+    ),
+    "unknown checkpoint": (
+        lambda client: client.create_training_client_from_state("tinker://a:train:0/weights/b"),
+        tinker.NotFoundError,
+        "no checkpoint",
+    ),
+    "path outside": (
+        lambda client: client.create_training_client_from_state("tinker://../weights/b"),
+        tinker.BadRequestError,
+        "tinker://RUN/weights/NAME",
+    ),
+    "name of a checkpoint": (
+        lambda client: model(client).save_state("../b"),
+        tinker.BadRequestError,
+        "letters",
+    ),
+    "name taken": (twice_saved, tinker.RequestFailedError, "overwrite=True"),
+    "no optimizer": (loaded_without_optimizer, tinker.BadRequestError, "optimiser"),
+    "too long prompt": (sample_of(prompt([3] * 999)), tinker.BadRequestError, "999"),
+    "empty prompt": (sample_of(types.ModelInput.empty()), tinker.BadRequestError, "prompt"),
+    "token of no word": (sample_of(prompt([3, 99_999])), tinker.BadRequestError, "99999"),
+    "temperature": (sample_of(prompt([3]), temperature=-1.0), tinker.BadRequestError, "temperature"),
+    "image to sample": (sample_of(IMAGE), tinker.BadRequestError, "image"),
+    "image to train": (
+        pass_of(types.Datum(model_input=IMAGE, loss_fn_inputs={"target_tokens": [3]})),
+        tinker.BadRequestError,
+        "text",
+    ),
+    "tensor lengths": (pass_of(row(TOKENS, weights=[1.0])), tinker.BadRequestError, "weights"),
+    "missing input": (pass_of(row(TOKENS), "ppo"), tinker.BadRequestError, "advantages"),
+    "unknown loss": (pass_of(row(TOKENS), "no_such_loss"), tinker.BadRequestError, "cross_entropy"),
+    "unknown option": (
+        pass_of(row(TOKENS, logprobs=[0.0] * 4, advantages=[1.0] * 4), "ppo", {"no_such": 1.0}),
+        tinker.BadRequestError,
+        "no_such",
+    ),
+    "learning rate": (
+        lambda client: model(client).optim_step(types.AdamParams(learning_rate=-1.0)),
+        tinker.BadRequestError,
+        "learning_rate",
+    ),
+    "gradient": (
+        step_after(row(TOKENS, weights=HUGE), "cross_entropy"),
+        tinker.RequestFailedError,
+        "not finite",
+    ),
+    "publish": (
+        lambda client: tinker.RestClient(
+            base_url=client._base_url, api_key=KEY
+        ).publish_checkpoint_from_tinker_path("tinker://a/weights/b"),
+        tinker.BadRequestError,
+        "published",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_raises_the_sdks_error_with_a_clear_sentence(client: tinker.ServiceClient, case: str):
+    call, error, words = REFUSED[case]
+    with pytest.raises(error, match=words):
+        call(client).result(timeout=DEADLINE_S)
+    sampler = client.create_sampling_client(base_model=BASE).result(timeout=DEADLINE_S)
+    assert sampler.sample(prompt([3]), 1, params()).result(timeout=DEADLINE_S).sequences
+
+
+def test_a_wrong_key_is_an_authentication_error(server: Server):
+    with pytest.raises(tinker.AuthenticationError, match="API key is wrong"):
+        tinker.RestClient(base_url=server.url, api_key="tml-another").get_server_capabilities().result(
+            timeout=5
+        )
+
+
+def test_a_missing_key_is_refused(server: Server):
+    answer = requests.get(f"{server.url}/api/v1/get_server_capabilities", timeout=5)
+    assert answer.status_code == 401
+    assert "TINKER_API_KEY" in answer.json()["detail"]
+
+
+def test_a_model_that_is_not_known_is_not_found(client: tinker.ServiceClient, server: Server):
+    training = model(client)
+    server.service.models.drop(training.model_id)
+    with pytest.raises(tinker.NotFoundError, match="last checkpoint"):
+        training.optim_step(types.AdamParams()).result(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("version", ["0.24.1", "0.39.0", "1.0"])
+def test_an_sdk_of_another_time_is_refused(server: Server, version: str):
+    headers = {"X-API-Key": KEY, "X-Stainless-Package-Version": version}
+    answer = requests.get(f"{server.url}/api/v1/get_server_capabilities", headers=headers, timeout=5)
+    assert answer.status_code == 400
+    assert "tinker>=0.25,<0.39" in answer.json()["detail"]
+
+
+def test_another_host_name_is_refused(server: Server):
+    answer = requests.get(f"{server.url}/api/v1/healthz", headers={"Host": "evil.example"}, timeout=5)
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("create_session", "{", 400),
+        ("create_model", '{"session_id": 1}', 400),
+        ("asample", "{}", 400),
+        ("forward_backward", "{}", 400),
+        ("create_custom_loss", "{}", 400),
+        ("copy_weights", "{}", 400),
+        ("billing/usage/events", "", 400),
+        ("no_such_path", "{}", 404),
+        ("retrieve_future", '{"request_id": "x"}', 410),
+        ("session_heartbeat", '{"session_id": "x"}', 410),
+    ],
+)
+def test_other_requests_are_refused_in_words(server: Server, path: str, body: str, status: int):
+    answer = requests.post(f"{server.url}/api/v1/{path}", body, headers={"X-API-Key": KEY}, timeout=5)
+    assert answer.status_code == status
+    assert len(answer.json()["detail"]) > 20
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"), [("", b"\xff\xff"), ("zstd", b"not zstd"), ("gzip", b""), ("zstd", b"")]
+)
+def test_a_body_that_is_no_training_request_is_refused(server: Server, encoding: str, body: bytes):
+    headers = {"X-API-Key": KEY, "Content-Type": "application/x-protobuf", "Content-Encoding": encoding}
+    answer = requests.post(f"{server.url}/api/v1/forward_backward", body, headers=headers, timeout=5)
+    assert answer.status_code in (400, 404)
+
+
+def test_a_faulty_request_does_not_fail_its_batch(
+    client: tinker.ServiceClient, monkeypatch: pytest.MonkeyPatch
+):
+    sizes: list[int] = []
+
+    def failing(transformer: Any, adapter: Any, requests: list[Any], decode: Any) -> Any:
+        sizes.append(len(requests))
+        if any(list(one.prompt) == [13] for one in requests):
+            raise RuntimeError("a kernel failed")
+        return sample(transformer, adapter, requests, decode)
+
+    sampler = client.create_sampling_client(base_model=BASE).result()
+    monkeypatch.setattr(engine, "sample", failing)
+    futures = [sampler.sample(prompt([3 + place]), 1, params()) for place in range(20)]
+    for place, future in enumerate(futures):
+        if place == 10:
+            with pytest.raises(tinker.RequestFailedError, match="a kernel failed"):
+                future.result(timeout=DEADLINE_S)
+        else:
+            assert future.result(timeout=DEADLINE_S).sequences
+    assert max(sizes) > 1
+
+
+def test_another_client_is_not_affected_by_errors(client: tinker.ServiceClient, server: Server):
+    with connected(server) as other:
+        ours, theirs = model(client), model(other)
+        ours.forward_backward([row(TOKENS)], "cross_entropy").result()
+        with pytest.raises(tinker.BadRequestError):
+            theirs.forward_backward([row(TOKENS, weights=[1.0])], "cross_entropy").result(timeout=DEADLINE_S)
+        assert (ours.optim_step(types.AdamParams()).result().metrics or {})["grad_norm"] > 0
+        assert (theirs.optim_step(types.AdamParams()).result().metrics or {})["grad_norm"] == 0

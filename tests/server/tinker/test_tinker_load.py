@@ -1,0 +1,143 @@
+"""Many requests and several clients at once, and what stays in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+import tinker
+from tinker import types
+from tinker_server import BASE, KEY, Server, connected, params, prompt, row, serving
+
+from envweave_gym_server.tinker.engine import Operation
+from envweave_gym_server.tinker.futures import FutureLimits, Reply, json_reply
+
+TOKENS = [3, 4, 5, 6, 7]
+
+
+def test_200_samples_at_once_are_few_batches(client: tinker.ServiceClient, server: Server):
+    sampler = client.create_sampling_client(base_model=BASE).result()
+    began = time.monotonic()
+    futures = [sampler.sample(prompt([3]), 1, params(max_tokens=1, seed=seed)) for seed in range(200)]
+    assert all(len(future.result(timeout=20).sequences[0].tokens) == 1 for future in futures)
+    assert time.monotonic() - began < 10  # below one second on a machine with nothing else to do
+
+
+def test_2500_rows_in_one_call_give_2500_outputs_in_order(client: tinker.ServiceClient):
+    training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
+    rows = [row([3 + place % 5, 4, 5, 6][: 3 + place % 2]) for place in range(2500)]
+    output = training.forward_backward(rows, "cross_entropy").result(timeout=60)
+    assert [one["logprobs"].shape for one in output.loss_fn_outputs] == [
+        [2 + place % 2] for place in range(2500)
+    ]
+    first = [one["logprobs"].tolist() for one in output.loss_fn_outputs[:10]]
+    assert [one["logprobs"].tolist() for one in output.loss_fn_outputs[-10:]] == first
+
+
+def test_futures_stay_few_after_2000_requests(base_folder: Path, tmp_path: Path):
+    limits = FutureLimits(fetched=100)
+    with serving(base_folder, tmp_path, threads=1, futures=limits) as server, connected(server) as client:
+        sampler = client.create_sampling_client(base_model=BASE).result()
+        for _ in range(4):
+            futures = [sampler.sample(prompt([3]), 1, params(max_tokens=1)) for _ in range(500)]
+            for future in futures:
+                future.result(timeout=60)
+        assert len(server.service.futures) <= limits.fetched
+        logs = server.service.samplers.find(sampler._sampling_session_id).completions.values()
+        assert sum(len(log._entries) for log in logs) == 0
+
+
+def test_a_finished_session_leaves_nothing_in_memory(server: Server):
+    service = server.service
+    before = (len(service.models), len(service.samplers), len(service.futures), len(service.records))
+    with connected(server) as client:
+        training = client.create_lora_training_client(BASE, rank=4).result()
+        sampler = training.save_weights_and_get_sampling_client().result()
+        sampler._record_stability_info = True
+        sampler.sample(prompt([3]), 1, params()).result()
+        assert (len(service.models), len(service.samplers)) == (before[0] + 1, before[1] + 1)
+        assert len(service.records) == before[3] + 1
+    after = (len(service.models), len(service.samplers), len(service.futures), len(service.records))
+    assert after == before
+    with pytest.raises((tinker.NotFoundError, RuntimeError)):
+        sampler.sample(prompt([3]), 1, params()).result(timeout=5)
+
+
+def test_a_silent_session_ends_and_a_heard_one_does_not(base_folder: Path, tmp_path: Path):
+    with serving(base_folder, tmp_path, silent_s=60.0) as server, connected(server) as client:
+        training = client.create_lora_training_client(BASE, rank=4).result()
+        server.service.sweep()
+        assert len(server.service.models) == 1
+        session = server.service.sessions.find(training.model_id.split(":")[0])
+        assert session is not None
+        session.heard -= 61
+        server.service.sweep()
+        assert len(server.service.models) == 0
+        answer = requests.post(
+            f"{server.url}/api/v1/session_heartbeat",
+            json={"session_id": session.session_id},
+            headers={"X-API-Key": KEY},
+            timeout=5,
+        )
+        assert answer.status_code == 410
+
+
+def test_two_clients_train_adapters_of_their_own_at_once(server: Server):
+    def losses_of(client: tinker.ServiceClient, seed: int) -> list[float]:
+        training = client.create_lora_training_client(BASE, rank=4, seed=seed).result()
+        losses: list[float] = []
+        for _ in range(5):
+            forward = training.forward_backward([row([seed, *TOKENS])], "cross_entropy")
+            training.optim_step(types.AdamParams(learning_rate=0.01)).result()
+            losses.append(forward.result().metrics["loss:sum"])
+        return losses
+
+    with connected(server) as first, connected(server) as second:
+        alone = losses_of(first, 7)
+        together: dict[int, list[float]] = {}
+        threads = [
+            threading.Thread(target=lambda one=one, seed=seed: together.update({seed: losses_of(one, seed)}))
+            for one, seed in ((first, 7), (second, 8))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert together[7] == pytest.approx(alone, rel=1e-5)
+    assert together[8] != pytest.approx(alone, rel=1e-2)
+
+
+def test_a_sample_may_pass_a_long_training_call(client: tinker.ServiceClient, server: Server):
+    sampler = client.create_sampling_client(base_model=BASE).result()
+    training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
+    forward = training.forward_backward([row(TOKENS)] * 2500, "cross_entropy")
+    samples = [sampler.sample(prompt([3]), 1, params(seed=seed)) for seed in range(20)]
+    assert all(future.result(timeout=30).sequences for future in samples)
+    assert forward.result(timeout=30).metrics
+
+
+def test_an_abandoned_sample_is_not_run(client: tinker.ServiceClient, server: Server):
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> Reply:
+        held.set()
+        free.wait(20)
+        return json_reply()
+
+    service = server.service
+    future, _ = service.futures.add("held", "none")
+    service.engine.submit(Operation(future, hold))
+    assert held.wait(10)
+    sampler = client.create_sampling_client(base_model=BASE).result()
+    waiting = sampler.sample(prompt([3]), 1, params(seed=5))
+    request_id = f"{sampler._sampling_session_id}#0"
+    while service.futures.find(request_id) is None:
+        time.sleep(0.01)
+    service.futures.cancel(request_id)
+    free.set()
+    with pytest.raises(tinker.RequestFailedError, match="cancelled"):
+        waiting.result(timeout=10)
+    service.futures.forget(["held"])
