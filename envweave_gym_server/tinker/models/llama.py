@@ -96,7 +96,10 @@ class Transformer:
     """Decoder-only transformer with frozen weights; adapters are given to each pass."""
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-        """Take float32 weights by their Hugging Face names; raise ``ValueError`` if one is missing or misshapen."""
+        """Take weights by their Hugging Face names; raise ``ValueError`` if one is missing or misshapen.
+
+        If they require gradients, so do the results of the passes.
+        """
         self.config = config
         read = partial(_read, weights)
         self.embedding = read("model.embed_tokens.weight", config.vocabulary, config.width)
@@ -235,4 +238,4 @@ def _read(weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
         raise ValueError(f"the model has no weight {name!r}; it is not a llama, qwen2 or qwen3 model")
     if tuple(weight.shape) != shape:
         raise ValueError(f"the weight {name!r} has the shape {tuple(weight.shape)}; its config says {shape}")
-    return weight.detach().float().contiguous()
+    return weight.float().contiguous()
