@@ -72,6 +72,8 @@ class Connection:
         """Return the names of the server's models and what it says about each; this checks the key."""
 
         def ask() -> Any:
+            if not hasattr(self._sdk, "RestClient"):  # tinker < 0.36
+                return self._new_service().get_server_capabilities()
             client = self._sdk.RestClient(base_url=self.base_url, api_key=self._key)
             return client.get_server_capabilities().result()
 

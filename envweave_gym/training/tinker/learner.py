@@ -82,7 +82,7 @@ class Learner:
                 pending.append((chosen, passed, self.client.optim_step(adam)))
         sampling = self.client.save_weights_and_get_sampling_client()
         steps = [Step(chosen, self._logprobs(passed, stepped)) for chosen, passed, stepped in pending]
-        self._sampling = self._connection.result(sampling)
+        self._sampling = self._connection.result(sampling) if hasattr(sampling, "result") else sampling
         return steps
 
     def _loss_config(self) -> dict[str, float] | None:
