@@ -15,7 +15,7 @@ import gymnasium as gym
 
 import envweave_gym  # noqa: F401 - registers the IDs
 from benchmarks.rounds import interleave, show
-from envweave_gym.registry.ids import warm_up
+from envweave_gym.registry.make import warm_up
 
 ID, IMAGE = "envweave/Counter-v0", "envweave-core"
 POOLED = {"pids": 500}

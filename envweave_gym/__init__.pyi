@@ -30,6 +30,6 @@ from envweave_gym.providers.replica_fleet import Fleet as Fleet
 from envweave_gym.registry.catalog import EnvCard as EnvCard
 from envweave_gym.registry.catalog import cards as cards
 from envweave_gym.registry.catalog import register_card as register_card
-from envweave_gym.registry.ids import make as make
-from envweave_gym.registry.ids import register as register
+from envweave_gym.registry.make import make as make
+from envweave_gym.registry.make import register as register
 from envweave_gym.vector.epochs import epoch as epoch

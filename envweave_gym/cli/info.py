@@ -16,7 +16,7 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.registry.catalog import EnvCard, cards
-from envweave_gym.registry.ids import make
+from envweave_gym.registry.make import make
 from envweave_gym.registry.names import resolve
 
 

@@ -21,7 +21,7 @@ from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import name_of, state_of
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import Json
-from envweave_gym.registry.ids import make
+from envweave_gym.registry.make import make
 
 ActionType = TypeVar("ActionType")
 ObservationType = TypeVar("ObservationType")

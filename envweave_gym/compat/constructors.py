@@ -9,7 +9,7 @@ import gymnasium as gym
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.protocols import name_of, state_of
 from envweave_gym.core.reply_parsing import parse_action
-from envweave_gym.registry.ids import make
+from envweave_gym.registry.make import make
 from envweave_gym.rewards.transforms import RewardFunction
 
 _ID = "envweave/CodeAct-v0"

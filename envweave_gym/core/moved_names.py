@@ -13,7 +13,7 @@ HOMES = {
     "core.spaces": "Chat",
     "episode": "stream",
     "episode.stream": "RequestKind",
-    "registry": "catalog ids",
+    "registry": "catalog",
     "rewards": (
         "CodeQuality CodeSafety Composite MathAnswer RewardFailed RewardTransform TaskCompletion math_transform "
         "safe_transform"

@@ -20,8 +20,8 @@ from envweave_gym.os_support.process_local import Owner, ProcessLocal
 from envweave_gym.providers.base import at_release
 from envweave_gym.providers.parallel import is_ending, run_in_parallel, start_all
 from envweave_gym.providers.replica import Replica, Start
-from envweave_gym.providers.watch import Watch
-from envweave_gym.remote.upkeep import users_of
+from envweave_gym.providers.replica_health import Watch
+from envweave_gym.remote.started_servers import users_of
 
 _DELAY_S = 0.1
 """Delay before another replica is made ready, so that it does not slow the environment that took one."""

@@ -14,7 +14,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers.parallel import stop_at_exit
 from envweave_gym.remote.address import Address, remember_token
-from envweave_gym.remote.upkeep import Upkeep, keep_up
+from envweave_gym.remote.started_servers import Upkeep, keep_up
 
 AT_REST: Final = "there is none"
 """Value of :meth:`Replica._ended`: the replica was stopped and has not been needed since."""

@@ -19,7 +19,7 @@ from envweave_gym.providers.base import provider_names, provider_of
 from envweave_gym.providers.options import check_number
 from envweave_gym.providers.parallel import run_in_parallel, start_all, stop_all
 from envweave_gym.providers.pool import ReplicaUrl
-from envweave_gym.providers.watch import MISSES, Watch
+from envweave_gym.providers.replica_health import MISSES, Watch
 from envweave_gym.remote.address import Address, remember_token
 
 _STATUS_TIMEOUT_S = 2.0

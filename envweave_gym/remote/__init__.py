@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envweave_gym.core.arguments import check_deadline
-from envweave_gym.remote.upkeep import users_of
+from envweave_gym.remote.started_servers import users_of
 
 
 def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.remote import upkeep
+from envweave_gym.remote import started_servers
 from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
 TOKEN = "ENVWEAVE_TOKEN"
@@ -82,15 +82,15 @@ class Address:
 
     def ensure(self) -> None:
         """Start the server unless it runs; does nothing for a server that this process did not start."""
-        upkeep.ensure(self.url)
+        started_servers.ensure(self.url)
 
     def is_stopped(self) -> bool:
         """Return whether this process has stopped the server for good since the address was created."""
-        return upkeep.was_stopped(self.url, self.since)
+        return started_servers.was_stopped(self.url, self.since)
 
     def shortcut(self) -> tuple[str, int] | None:
         """Return host and port of a more direct way to the server than its URL, or ``None``."""
-        return upkeep.shortcut_to(self.url)
+        return started_servers.shortcut_to(self.url)
 
     @property
     def scheme(self) -> str:

@@ -18,7 +18,7 @@ from envweave_gym.core.faults import (
     SessionLost,
     fault_of,
 )
-from envweave_gym.remote import upkeep
+from envweave_gym.remote import started_servers
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import create_message, describe, remote_name
 from envweave_gym.remote.session import RemoteSession
@@ -68,7 +68,7 @@ class ServedEnvironment:
         self.truncates = on_fault == "truncate"
         self._reset_deadline, self._call_deadline = reset_deadline, call_deadline
         self._create = create_message(self.name, env_id, api, kwargs)
-        upkeep.join(self.address.url, self)
+        started_servers.join(self.address.url, self)
         self._described: dict[str, Any] | None = None
         self.current: RemoteSession | None = None
         """The session, or ``None``."""
@@ -218,7 +218,7 @@ class ServedEnvironment:
         """Close the session; a private server ends with its last user."""
         self._close_session()
         self._closed = True
-        upkeep.leave(self.address.url, self)
+        started_servers.leave(self.address.url, self)
 
     def _close_session(self) -> None:
         """Close the session and forget the last failure."""
@@ -237,7 +237,7 @@ class ServedEnvironment:
     def session(self) -> RemoteSession:
         """Return the current session, or a new one; the server learns of it with its first call."""
         if self.current is None:
-            upkeep.join(self.address.url, self)
+            started_servers.join(self.address.url, self)
             self.current = self._session_type(self.address, self._create, self._call_deadline)
             self._closed = self.gone = False
         return self.current
@@ -274,7 +274,7 @@ def space_of(
         def from_data(part: dict[str, Any]) -> Space[Any]:
             return space_from_data(part, unknown, path)
 
-        made = rebuilt(data, from_data) if upkeep.is_trusted(served.address.url) else None
+        made = rebuilt(data, from_data) if started_servers.is_trusted(served.address.url) else None
         return opaque(data, base_of(data, unknown, path), ask) if made is None else made
 
     return space_from_data(described[which], unknown)

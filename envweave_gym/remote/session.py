@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 from envweave_gym.core.faults import AtCapacity, EnvweaveError, NotAvailable, SessionLost
 from envweave_gym.os_support.process_local import in_forked_child
-from envweave_gym.remote import upkeep
+from envweave_gym.remote import started_servers
 from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
-from envweave_gym.remote.session_core import Call, Operation, SessionCore
+from envweave_gym.remote.session_protocol import Call, Operation, SessionCore
 from envweave_gym.remote.transports import Transport, lost
 from envweave_gym.wire.frame_limits import SMALL_REPLY, check_reply
 from envweave_gym.wire.messages import Answer, Ask, Close, Create, Reply, Reset, Step, encode, read_reply
@@ -53,7 +53,7 @@ class RemoteSession:
         """The error of the last lost connection or reply."""
         self._failed: Call | None = None
         """The call that ``_error`` belongs to, if that call did not reach the server."""
-        self._start: upkeep.Start | None = None
+        self._start: started_servers.Start | None = None
         """The start of the server that this session waits for, or ``None``."""
         self._message: Create | Reset | Step | Ask | Close = create
         self._is_disowned = False
@@ -215,7 +215,7 @@ class RemoteSession:
         pass.
         """
         # A start that is over is kept until its error was raised; begin() would start the server once more.
-        start, self._start = self._start or upkeep.begin(self.address.url), None
+        start, self._start = self._start or started_servers.begin(self.address.url), None
         if start is None:
             return
         left = self._core.call.deadline - time.monotonic()
@@ -231,7 +231,7 @@ class RemoteSession:
         try:
             return self.address.connector().connect(self.id, until)
         except NotAvailable as error:
-            if upkeep.is_kept(self.address.url) and self.address.token is None:
+            if started_servers.is_kept(self.address.url) and self.address.token is None:
                 raise ConnectionError(f"another server answers where one has ended: {error}") from None
             raise
         except AtCapacity as error:  # the limit of connections: wait, as an open session keeps its slot
@@ -270,7 +270,7 @@ class RemoteSession:
     def _raise_refusal(self, reply: Any) -> NoReturn:
         if not self._core.is_connected:
             self._hang_up()
-        raise_refused(reply, self.address.url, upkeep.why_ended(self.address.url, self._core.since))
+        raise_refused(reply, self.address.url, started_servers.why_ended(self.address.url, self._core.since))
 
     def _hang_up(self) -> None:
         if self._transport is not None:
@@ -330,7 +330,7 @@ def call_all(
     try:
         for session in sessions:
             if not session.is_sent:
-                upkeep.begin(session.address.url)
+                started_servers.begin(session.address.url)
         replies: list[Any] = [
             _tried(session.send, message, give_up_s)
             for session, message in zip(sessions, messages, strict=True)

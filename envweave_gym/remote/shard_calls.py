@@ -20,7 +20,7 @@ from envweave_gym.remote.served_environment import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import call_all
 from envweave_gym.remote.shard_batches import batch_of, copied, part_of, rows_of
 from envweave_gym.wire.messages import Reply, Reset, Step
-from envweave_gym.wire.row_streams import take_results
+from envweave_gym.wire.packed_streams import take_results
 from envweave_gym.wire.values import pack, pack_array
 
 

@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete, Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-import envweave_gym.wire.row_streams  # noqa: F401 # pyright: ignore[reportUnusedImport] - unpacks streams
+import envweave_gym.wire.packed_streams  # noqa: F401 # pyright: ignore[reportUnusedImport] - unpacks streams
 from envweave_gym.core.arguments import autoreset_mode_of, check_num_envs, check_reproducible
 from envweave_gym.core.array_conversion import adapt_converters
 from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument, shown

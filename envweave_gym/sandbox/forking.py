@@ -16,7 +16,8 @@ from envweave_gym.sandbox.forkserver import Fork
 from envweave_gym.sandbox.inside import confinement
 from envweave_gym.sandbox.inside.kernel import children
 from envweave_gym.sandbox.memory_groups import MemoryGroups
-from envweave_gym.sandbox.worker_process import Output, WorkerDied, WorkerProcess
+from envweave_gym.sandbox.program_output import Output
+from envweave_gym.sandbox.worker_process import WorkerDied, WorkerProcess
 
 _STOP_TIMEOUT_S, _POLL_S = 5.0, 0.0002
 _STOPPED = (b"T", b"t", b"Z", b"X")

@@ -31,6 +31,12 @@ from envweave_gym.testing.misuse_checks import check_step_needs_reset as check_s
 from envweave_gym.testing.misuse_checks import (
     check_unknown_arguments_are_refused as check_unknown_arguments_are_refused,
 )
+from envweave_gym.testing.mutation_checks import (
+    check_observations_stay_as_given as check_observations_stay_as_given,
+)
+from envweave_gym.testing.mutation_checks import (
+    check_render_changes_nothing as check_render_changes_nothing,
+)
 from envweave_gym.testing.reproducibility_checks import (
     check_deepcopy_continues_the_episode as check_deepcopy_continues_the_episode,
 )
@@ -51,12 +57,6 @@ from envweave_gym.testing.runs import GAME_CHECKS as GAME_CHECKS
 from envweave_gym.testing.runs import GYM_CHECKS as GYM_CHECKS
 from envweave_gym.testing.runs import check_all as check_all
 from envweave_gym.testing.runs import checks_of as checks_of
-from envweave_gym.testing.side_effect_checks import (
-    check_observations_stay_as_given as check_observations_stay_as_given,
-)
-from envweave_gym.testing.side_effect_checks import (
-    check_render_changes_nothing as check_render_changes_nothing,
-)
 from envweave_gym.testing.stream_checks import check_stream_is_well_formed as check_stream_is_well_formed
 from envweave_gym.testing.subject import ConformanceError as ConformanceError
 from envweave_gym.testing.subject import NotApplicable as NotApplicable

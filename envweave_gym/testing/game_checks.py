@@ -17,8 +17,8 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
+from envweave_gym.testing.mutation_checks import without_human
 from envweave_gym.testing.reproducibility_checks import MANY_SEEDS
-from envweave_gym.testing.side_effect_checks import without_human
 from envweave_gym.testing.subject import (
     Form,
     NotApplicable,

@@ -14,8 +14,8 @@ from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
+from envweave_gym.testing.mutation_checks import no_window, without_human
 from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
-from envweave_gym.testing.side_effect_checks import no_window, without_human
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, expected, translated, without_warnings
 from envweave_gym.testing.traces import first_episode, has_foreign_arrays, in_numpy, plain, player_of
 

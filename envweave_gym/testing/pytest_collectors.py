@@ -11,7 +11,7 @@ import gymnasium.error
 import pytest
 
 from envweave_gym.core.faults import EnvironmentCrashed, EnvweaveError
-from envweave_gym.registry.ids import make
+from envweave_gym.registry.make import make
 from envweave_gym.testing.runs import Check, Failures, checks_of, name_of, sentence_of
 from envweave_gym.testing.subject import RAISED, ConformanceError, NotApplicable, Subject, subject_of
 

@@ -21,8 +21,8 @@ from envweave_gym.testing import (
     game_stream_checks,
     gym_checks,
     misuse_checks,
+    mutation_checks,
     reproducibility_checks,
-    side_effect_checks,
     stream_checks,
     vector_checks,
     vector_misuse_checks,
@@ -48,7 +48,7 @@ def _checks_in(*modules: ModuleType) -> list[Check]:
     ]
 
 
-SHARED_CHECKS = _checks_in(reproducibility_checks, side_effect_checks, misuse_checks)
+SHARED_CHECKS = _checks_in(reproducibility_checks, mutation_checks, misuse_checks)
 """The checks that apply to Gymnasium and to PettingZoo environments."""
 
 GYM_CHECKS = [

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, get_args
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.providers.base import survives_fork
 from envweave_gym.registry.catalog import Api, cards
-from envweave_gym.registry.ids import make
+from envweave_gym.registry.make import make
 from envweave_gym.registry.names import resolve
 from envweave_gym.testing.traces import Player, player_of
 

@@ -32,7 +32,7 @@ from envweave_gym.wire.messages import (
     encode,
     read_reply,
 )
-from envweave_gym.wire.row_streams import holds_results
+from envweave_gym.wire.packed_streams import holds_results
 from envweave_gym.wire.values import NoForm, exact, pack
 from envweave_gym_server.environments.description import describe
 from envweave_gym_server.environments.own_thread import OwnThread

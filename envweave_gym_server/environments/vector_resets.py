@@ -13,7 +13,7 @@ from envweave_gym.core.protocols import layers
 from envweave_gym.vector.base import LocalVector
 from envweave_gym.vector.native import NativeVectorEnv
 from envweave_gym.vector.singles import SyncVector
-from envweave_gym.wire.row_streams import RowsApart
+from envweave_gym.wire.packed_streams import RowsApart
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.gym_stream import RequestStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream

@@ -26,7 +26,7 @@ from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.isolation.hosts import Host
 from envweave_gym_server.sessions.event_stream_log import EventStreamLog
-from envweave_gym_server.sessions.session_core import SessionCore, Verdict
+from envweave_gym_server.sessions.session_protocol import SessionCore, Verdict
 
 CLIENT_CHECK_S = 0.2
 """Time between two checks whether a client that waits for a busy session is still connected."""

@@ -17,7 +17,7 @@ from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.isolation.hosts import Host
 from envweave_gym_server.sessions.session import CLIENT_CHECK_S, Left, Session, stays
-from envweave_gym_server.sessions.session_core import CREATED, STOPPING, SlotState, TableCore
+from envweave_gym_server.sessions.session_protocol import CREATED, STOPPING, SlotState, TableCore
 
 REAP_EVERY_S = 1.0
 _MAKING_S = 600.0

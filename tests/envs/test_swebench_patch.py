@@ -24,9 +24,9 @@ from envweave_gym.episode.message import messages_of
 from envweave_gym.episode.stream import EventKind, stream_of
 from envweave_gym.episode.trainable import trainable
 from envweave_gym.swebench import open_workspaces
-from envweave_gym.swebench.baseline_pass_rates import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.repository_commands import RepositoryCommand, command_in
+from envweave_gym.swebench.unpatched_pass_rates import Baselines
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.offers.offers import offers_of
 

@@ -96,7 +96,7 @@ PROGRAMS = {
         f"import envweave_gym as ew\nenv = ew.make({COUNTER!r}, backend='docker', network='none')\n"
         "env.reset(seed=1)\n"
     ),
-    "a warm pool": f"from envweave_gym.registry.ids import warm_up\nwarm_up({COUNTER!r}, 1)\n",
+    "a warm pool": f"from envweave_gym.registry.make import warm_up\nwarm_up({COUNTER!r}, 1)\n",
     "a child that was forked": (
         f"import os, time, envweave_gym as ew\nenv = ew.make({COUNTER!r}, backend='docker')\n"
         "env.reset(seed=1)\n"

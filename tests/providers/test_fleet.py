@@ -23,12 +23,12 @@ from engines import CORE, client
 from servers import runs, until
 
 import envweave_gym as ew
-from envweave_gym.providers import replica, watch
+from envweave_gym.providers import replica, replica_health
 from envweave_gym.providers.base import PROVIDERS, Provider, provider_of
 from envweave_gym.providers.parallel import start_all
 from envweave_gym.providers.replica_fleet import Fleet, KnownFleet, statuses
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.upkeep import users_of
+from envweave_gym.remote.started_servers import users_of
 
 __all__ = ["client"]
 COUNTER, LINE, KUHN = "envweave/Counter-v0", "envweave/LineWorld-v0", "envweave/KuhnPoker-v0"
@@ -158,7 +158,7 @@ def test_one_that_dies_is_replaced_behind_its_url():
 
 
 def test_one_that_hangs_is_replaced_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(watch, "_CHECK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(replica_health, "_CHECK_TIMEOUT_S", 0.3)
     monkeypatch.setattr("envweave_gym.providers.subprocess._GRACE_S", 0.2)
     with Fleet("subprocess", replicas=1, check_every=0.02, misses=2) as fleet:
         before = processes(fleet)

@@ -18,12 +18,12 @@ from engines import client, ours
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.providers import parallel, pool, subprocess, watch
+from envweave_gym.providers import parallel, pool, replica_health, subprocess
 from envweave_gym.providers.base import release_unused
 from envweave_gym.providers.parallel import run_in_parallel, start_all
 from envweave_gym.providers.pool import Pool
-from envweave_gym.remote import upkeep
-from envweave_gym.remote.upkeep import Upkeep, begin, join, keep_up, leave, users_of
+from envweave_gym.remote import started_servers
+from envweave_gym.remote.started_servers import Upkeep, begin, join, keep_up, leave, users_of
 
 __all__ = ["client"]
 COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
@@ -100,7 +100,7 @@ def test_a_server_is_kept_as_long_as_one_of_its_users_is():
     del first
     gc.collect()
     assert users_of(one.url) == 1
-    time.sleep(2 * upkeep._STOP_DELAY_S)
+    time.sleep(2 * started_servers._STOP_DELAY_S)
     assert one.runs
     second.itself = second
     del second
@@ -117,7 +117,7 @@ def test_nothing_is_ended_in_the_thread_that_collects():
     assert threads != [threading.get_ident()]
     User(one.url)
     late = User(one.url)
-    time.sleep(2 * upkeep._STOP_DELAY_S)
+    time.sleep(2 * started_servers._STOP_DELAY_S)
     assert len(threads) == 1  # another came before it was ended
     leave(one.url, late)
     leave(one.url, late)
@@ -133,7 +133,7 @@ def test_a_forked_child_ends_nothing_of_its_parent():
     if pid == 0:
         nobody_yet = users_of(one.url) == 0
         del user
-        time.sleep(2 * upkeep._STOP_DELAY_S)
+        time.sleep(2 * started_servers._STOP_DELAY_S)
         os._exit(0 if nobody_yet and not ended else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert users_of(one.url) == 1
@@ -294,7 +294,7 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
 
 
 def test_a_resting_replica_is_not_woken_by_health_checks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watch, "ROUND_S", 0.01)
+    monkeypatch.setattr(replica_health, "ROUND_S", 0.01)
     kept = Pool(Fake)
     kept.keep_ready(2)
     kept.wait(5)

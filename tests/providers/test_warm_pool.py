@@ -19,10 +19,10 @@ from servers import until
 
 import envweave_gym as ew
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.providers import pool, watch
+from envweave_gym.providers import pool, replica_health
 from envweave_gym.providers.pool import Pool
-from envweave_gym.registry.ids import warm_up
-from envweave_gym.remote.upkeep import Upkeep, join, keep_up, leave
+from envweave_gym.registry.make import warm_up
+from envweave_gym.remote.started_servers import Upkeep, join, keep_up, leave
 
 __all__ = ["client"]
 pytestmark = pytest.mark.slow
@@ -93,7 +93,7 @@ def test_concurrent_callers_share_a_server_in_use(client: Any, warm: Any):
 
 
 def test_one_that_dies_while_it_waits_is_replaced(client: Any, monkeypatch: pytest.MonkeyPatch, warm: Any):
-    monkeypatch.setattr(watch, "ROUND_S", 0.05)
+    monkeypatch.setattr(replica_health, "ROUND_S", 0.05)
     warm(1)
     (before,) = names(client)
     client.containers.get(before).kill()
@@ -116,7 +116,7 @@ def test_an_environment_that_was_closed_may_be_reset_again(client: Any, warm: An
 PROGRAM = f"""
 import sys
 import gymnasium as gym
-from envweave_gym.registry.ids import warm_up
+from envweave_gym.registry.make import warm_up
 warm_up("{COUNTER}", 2)
 env = gym.make("{COUNTER}", backend="docker")
 env.reset(seed=1)
@@ -218,7 +218,7 @@ class Fake:
 @pytest.fixture
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """No health is looked after."""
-    monkeypatch.setattr(watch.Watch, "_look", lambda self: None)
+    monkeypatch.setattr(replica_health.Watch, "_look", lambda self: None)
 
 
 def use(replica: Any) -> object:

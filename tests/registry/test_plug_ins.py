@@ -165,7 +165,7 @@ print(json.dumps(["tidy.cards" in sys.modules, "tidy.guess" in sys.modules]))
         "import knotty.cards",
         "import tidy.guess",
         "import envweave_gym",
-        "import envweave_gym.registry.ids, knotty",
+        "import envweave_gym.registry.make, knotty",
     ],
 )
 def test_a_plug_in_may_be_imported_in_any_order(good: Path, first: str):

@@ -16,7 +16,7 @@ from servers import TOKEN, RunningServer, running_server, serving_at, until
 
 import envweave_gym as ew
 from envweave_gym.core.faults import EnvironmentCrashed
-from envweave_gym.remote import abandoned_sessions, session, upkeep
+from envweave_gym.remote import abandoned_sessions, session, started_servers
 from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.env import RemoteEnv
@@ -49,7 +49,9 @@ def test_closing_does_not_start_a_server_that_has_died(
     with running_server(TROUBLE, token=None) as server:
         env = RemoteEnv(TROUBLE, server.url)
         env.reset(seed=0)
-        monkeypatch.setitem(upkeep._kept, server.url, upkeep.Upkeep(lambda: starts.append(None)))
+        monkeypatch.setitem(
+            started_servers._kept, server.url, started_servers.Upkeep(lambda: starts.append(None))
+        )
         server.process.kill()
         server.process.wait()
         env.close()
@@ -181,12 +183,12 @@ def test_no_server_is_started_and_no_actor_is_called() -> None:
         raise AssertionError("a server was started")
 
     with peer(answers(204)) as server:
-        upkeep.keep_up(server.url, upkeep.Upkeep(starts))
+        started_servers.keep_up(server.url, started_servers.Upkeep(starts))
         try:
             delete_abandoned(Address(server.url), "one")
             until(lambda: not at_work(server.url))
         finally:
-            upkeep.keep_up(server.url, None)
+            started_servers.keep_up(server.url, None)
         assert server.methods == ["DELETE"]
     delete_abandoned(Address("ray+actor://space/name"), "one")
     assert not at_work("ray+actor://space/name")

@@ -13,7 +13,7 @@ from servers import TOKEN, RunningServer, running_server
 
 import envweave_gym as ew
 from envweave_gym.core.faults import AtCapacity
-from envweave_gym.remote import address, upkeep
+from envweave_gym.remote import address, started_servers
 from envweave_gym.remote.address import TOKEN as TOKEN_VARIABLE
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.descriptions import describe
@@ -224,8 +224,8 @@ def test_a_session_that_is_there_waits_for_a_connection() -> None:
 def test_a_listener_at_the_address_of_a_stopped_server_is_another_server() -> None:
     full = answers(503, FULL, "application/json")
     with peer(plays_a_reset, full, plays) as server, at_once():
-        upkeep.keep_up(server.url, upkeep.Upkeep(lambda: None))
-        upkeep.keep_up(server.url, None)
+        started_servers.keep_up(server.url, started_servers.Upkeep(lambda: None))
+        started_servers.keep_up(server.url, None)
         session = server.session(PATIENT)
         session.reset(0, None)
         session.call(Step(0, 0))

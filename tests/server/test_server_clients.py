@@ -20,7 +20,7 @@ from gunicorn.workers.gthread import TConn
 from json_clients import JsonClient, sentence
 from servers import RunningServer, running_server, until
 
-import envweave_gym.wire.row_streams  # noqa: F401 - reads the streams of vectors
+import envweave_gym.wire.packed_streams  # noqa: F401 - reads the streams of vectors
 from envweave_gym.net.websocket import frame_head
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack

@@ -31,7 +31,7 @@ from envweave_gym.wire.messages import (
     number_of,
     read_call,
 )
-from envweave_gym_server.sessions.session_core import CREATED, SessionCore, SlotState, TableCore, Verdict
+from envweave_gym_server.sessions.session_protocol import CREATED, SessionCore, SlotState, TableCore, Verdict
 
 LEASE_S, DEADLINE_S = 20.0, 12.0
 

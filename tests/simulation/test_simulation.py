@@ -14,9 +14,9 @@ from simulated_server import DEADLINE_S, LEASE_S, Weather, World
 
 from envweave_gym.core.faults import AtCapacity, SessionLost
 from envweave_gym.remote import session as client
-from envweave_gym.remote import session_core
+from envweave_gym.remote import session_protocol
 from envweave_gym.wire.messages import Call, Step
-from envweave_gym_server.sessions import session_core as server_core
+from envweave_gym_server.sessions import session_protocol as server_core
 
 SEEDS = 300
 CALLS = 30
@@ -122,16 +122,16 @@ def test_every_call_is_done_once_or_reported_as_lost(name: str, monkeypatch: pyt
 # The simulation finds state machines that are broken
 
 
-class ForgetsNumbers(session_core.SessionCore):
+class ForgetsNumbers(session_protocol.SessionCore):
     """Takes any reply for that to its call."""
 
-    def received(self, reply: Any) -> session_core.Operation:
+    def received(self, reply: Any) -> session_protocol.Operation:
         if getattr(reply, "call", 0):
             self.call.number = reply.call
         return super().received(reply)
 
 
-class BringsTheCreateAlong(session_core.SessionCore):
+class BringsTheCreateAlong(session_protocol.SessionCore):
     """Sends the create with every call, which makes another environment where the session is lost."""
 
     def begin(self, frame: bytes, number: int, now: float, *arguments: Any, **options: Any) -> Any:
@@ -140,18 +140,18 @@ class BringsTheCreateAlong(session_core.SessionCore):
         return operation
 
 
-class NeverGivesUp(session_core.SessionCore):
+class NeverGivesUp(session_protocol.SessionCore):
     """Goes on after its deadline."""
 
-    def _again(self, now: float) -> session_core.Operation:
+    def _again(self, now: float) -> session_protocol.Operation:
         self.call.deadline = now + 5.0
         return super()._again(now)
 
 
-class CountsTooFar(session_core.SessionCore):
+class CountsTooFar(session_protocol.SessionCore):
     """Takes a call that was lost for done."""
 
-    def unanswered(self, now: float) -> session_core.Operation:
+    def unanswered(self, now: float) -> session_protocol.Operation:
         self.next_number += 1
         return super().unanswered(now)
 

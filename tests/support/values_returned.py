@@ -18,7 +18,7 @@ from native_vectors import expect_equal
 import envweave_gym as ew
 from envweave_gym.episode.stream import Stream
 from envweave_gym.episode.vector_infos import StreamRows
-from envweave_gym.remote.session_core import SessionCore
+from envweave_gym.remote.session_protocol import SessionCore
 
 LINE, FIX, ECHO, KUHN = (f"envweave/{name}-v0" for name in ("LineWorld", "CodeFix", "Echo", "KuhnPoker"))
 ROWS: dict[str, Any] = {"num_envs": 4, "max_steps": 3}

@@ -10,9 +10,9 @@ from absent import needs_module
 from swebench_rows import NUMBERS, TEXT
 
 from envweave_gym.core.faults import Fault
-from envweave_gym.swebench.baseline_pass_rates import Baselines
 from envweave_gym.swebench.evaluation import Trial, evaluate
 from envweave_gym.swebench.grading import END, EXIT_CODE, START
+from envweave_gym.swebench.unpatched_pass_rates import Baselines
 from envweave_gym.swebench.workspace import Ran
 
 OFFLINE = Ran("Could not resolve host: example.org", 1)

@@ -16,7 +16,7 @@ from odd_spaces import Even, Fixed, UnitVectors, Words, find, spaces
 from servers import TOKEN, RunningServer, running_server
 
 import envweave_gym as ew
-from envweave_gym.remote.upkeep import Upkeep, keep_up
+from envweave_gym.remote.started_servers import Upkeep, keep_up
 from envweave_gym.wire.foreign_spaces import rebuilt
 from envweave_gym.wire.spaces import space_from_data, space_to_data
 from envweave_gym.wire.values import dumps, loads

@@ -28,7 +28,7 @@ from envweave_gym.wire.frame_limits import (
 )
 from envweave_gym.wire.hash_collisions import OPAQUE, SMALL_FRAME
 from envweave_gym.wire.messages import Answer, Create, Step, encode
-from envweave_gym.wire.row_streams import ROWS_APART
+from envweave_gym.wire.packed_streams import ROWS_APART
 from envweave_gym.wire.values import (
     BIG_INT,
     COMPLEX,

@@ -17,7 +17,6 @@ from envweave_gym.envs.swebench.swebench_config import PatchConfig
 from envweave_gym.envs.tasks.task_env import AS_JSON
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
-from envweave_gym.swebench.baseline_pass_rates import BASELINES
 from envweave_gym.swebench.diffs import MAX_CHARS, diff_in
 from envweave_gym.swebench.evaluation import LOSSES, Evaluation, evaluate, loss_of
 from envweave_gym.swebench.grading import check_instance
@@ -29,6 +28,7 @@ from envweave_gym.swebench.repository_commands import (
     command_in,
     run_command,
 )
+from envweave_gym.swebench.unpatched_pass_rates import BASELINES
 
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 

@@ -14,7 +14,7 @@ from envweave_gym_server.core.errors import BadRequest, Unauthorized
 from envweave_gym_server.protocols.native.framed_listener import FramedListener
 from envweave_gym_server.sessions.channel import ClientChannel, describe, read_message
 from envweave_gym_server.sessions.service import SessionService
-from envweave_gym_server.sessions.session_core import CREATED
+from envweave_gym_server.sessions.session_protocol import CREATED
 
 
 class FramedSessions:

@@ -18,7 +18,7 @@ from envweave_gym.wire.messages import (
     encode,
     read_reply,
 )
-from envweave_gym.wire.row_streams import take_results
+from envweave_gym.wire.packed_streams import take_results
 from envweave_gym_server.protocols.rest.json_values import Arrays, plain
 from envweave_gym_server.protocols.rest.schemas import Lost, Played
 from envweave_gym_server.sessions.session import Left, Session

@@ -18,7 +18,7 @@ from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import has_left, socket_of
 from envweave_gym_server.protocols.rest.json_values import Arrays
 from envweave_gym_server.sessions.session import Left, stays
-from envweave_gym_server.sessions.session_core import SESSION_ID
+from envweave_gym_server.sessions.session_protocol import SESSION_ID
 
 Api = Literal["gym", "vector", "aec", "parallel"]
 SessionId = Annotated[str, Meta(pattern=f"^{SESSION_ID}$")]

@@ -6,7 +6,7 @@ import pytest
 
 from envweave_gym.core.faults import AtCapacity, InvalidArgument
 from envweave_gym.wire.messages import Ask, Close, Create, Refused, Reset, Step, encode, read_reply
-from envweave_gym_server.sessions.session_core import (
+from envweave_gym_server.sessions.session_protocol import (
     CREATED,
     SessionCore,
     SlotState,

@@ -90,7 +90,7 @@ def warm_up(
     ``options`` are the backend's options of ``make``; only servers with the same options are shared. ``warm=0``
     ends those that no environment uses. Raise ``NotAvailable`` after ``timeout`` seconds. ::
 
-        from envweave_gym.registry.ids import warm_up
+        from envweave_gym.registry.make import warm_up
 
         warm_up("envweave/Counter-v0", 2)
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envweave_gym.remote.session_core import Operation, SessionCore
+from envweave_gym.remote.session_protocol import Operation, SessionCore
 from envweave_gym.wire.messages import Answer, Began, Created, Refused, Stepped
 
 CREATE, SECONDS = b"create", 60.0

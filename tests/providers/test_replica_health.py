@@ -10,10 +10,10 @@ import pytest
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.providers import watch
+from envweave_gym.providers import replica_health
 from envweave_gym.providers.kubernetes.pod import KubernetesReplica
-from envweave_gym.providers.watch import Watch
-from envweave_gym.remote.upkeep import Upkeep
+from envweave_gym.providers.replica_health import Watch
+from envweave_gym.remote.started_servers import Upkeep
 
 
 class Fake:
@@ -33,7 +33,7 @@ class Fake:
 
 
 def test_each_is_asked_as_often_as_is_good_for_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "ROUND_S", 0.01)
+    monkeypatch.setattr(replica_health, "ROUND_S", 0.01)
     often, seldom = Fake(0.01), Fake(30.0)
     there: Any = [often, seldom]
     looking = Watch(lambda: there)
