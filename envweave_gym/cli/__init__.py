@@ -84,7 +84,10 @@ def _complain(text: str) -> None:
 
 
 def _output_is_closed() -> bool:
-    """Return whether the reader of stdout is gone: then a broken pipe is no failure of the environment."""
+    """Return whether the reader of stdout has gone away.
+
+    If so, a ``BrokenPipeError`` came from printing, and is no failure of the environment.
+    """
     try:
         watch = select.poll()
         watch.register(sys.stdout.fileno(), 0)

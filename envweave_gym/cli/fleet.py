@@ -177,7 +177,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
-    """Return the announcement of a started fleet, as text or JSON: URLs, token file and a line of Python."""
+    """Return what a started fleet prints, as text or JSON: URLs, token file and a line of Python that uses them."""
     env_id = args.ids[0] if args.ids else "envweave/Counter-v0"
     use = f"gymnasium.make({env_id!r}, backend={known.urls}, token={f'file:{known.token_file}'!r})"
     if args.json:
@@ -215,7 +215,7 @@ def _announce(known: FleetFile, args: argparse.Namespace, output: Any) -> None:
 
 
 def _supervise(known: FleetFile, fleet: Any, announce: Callable[[], None]) -> None:
-    """Announce the fleet, then write its restarts and problems to its file until interrupted."""
+    """Call ``announce``, which prints the URLs; until interrupted, write restarts and problems to the state file."""
     try:
         known.backend, known.urls = fleet.backend, [str(url) for url in fleet.urls]
         _save_changes(known, fleet)
@@ -235,7 +235,7 @@ def _save_changes(known: FleetFile, fleet: Any) -> None:
 
 
 def _detached(args: argparse.Namespace) -> int:
-    """Start a keeper in the background, and wait until it prints its announcement or fails."""
+    """Start a keeper in the background, and wait until it prints the URLs of the fleet or fails."""
     command = [sys.executable, "-c", _PROGRAM, "fleet", "up", "--background", *_words(args)]
     log = log_file(args.name)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -335,7 +335,10 @@ def _report(known: FleetFile) -> dict[str, Any]:
 
 
 def _token_of(known: FleetFile) -> str | None:
-    """Return the fleet's token, or ``None`` with a warning: then the number of sessions is unknown."""
+    """Return the fleet's token; if it cannot be read, print a warning and return ``None``.
+
+    Without the token the servers do not report their numbers of sessions.
+    """
     try:
         return read_token(Path(known.token_file))
     except InvalidArgument as error:

@@ -1,8 +1,9 @@
 """``envweave play``: people play one episode, at one keyboard.
 
-Every environment is played as a game; a Gymnasium environment is one with a single seat. The stream says
-which agents must act. Players see only events that their agents may see; at a terminal each gets a clean
-screen. The last line is a verdict: success or not if the environment says so, else how the episode ended.
+Every environment is played as a game; a Gymnasium environment is one with a single seat. ``info["stream"]``
+says which agents must act, and has the events of a step. Players see only events that their agents may see;
+at a terminal each gets a clean screen. The last line is a verdict: success or not if the environment says so,
+else how the episode ended.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def _is_said(value: Any, said: list[str]) -> bool:
 
 
 def _common_stream(infos: Mapping[str, Any]) -> Stream:
-    """Return the stream of any agent: all agents have the same open requests."""
+    """Return the stream of any one agent, for its open requests, which are the same for all agents."""
     return stream_of(next(iter(infos.values()), {}))
 
 

@@ -73,7 +73,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
     Typed client of the REPL, where programs work on a context and query other models.
 
     It has the same behaviour on a server and in this process. Programs may end an episode by printing ``FINAL(…)``,
-    as ``compat="stdout"`` is the default here.
+    as ``compat="stdout"`` is its default.
 
     Examples:
         >>> # Connect to a running server
@@ -167,7 +167,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         """Begin an episode.
 
         With ``hf_token`` sub-calls of this episode query Hugging Face's inference API, wherever it is played.
-        The token is sent separately after the reset, as options of a reset are recorded in the stream.
+        The token is sent separately after the reset, as options of a reset are recorded in its events.
         """
         options |= {"context": context, "task_prompt": task_prompt, "max_iterations": max_iterations}
         if llm_model is not None:

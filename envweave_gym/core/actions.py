@@ -1,4 +1,4 @@
-"""Checks an action against its space and converts it to JSON for the stream, in one pass.
+"""Checks an action against its space and converts it to JSON for the events of a step, in one pass.
 
 ``space.contains`` alone costs more than a step of a small environment. :func:`admission` returns a faster closure
 for a space, which does both.

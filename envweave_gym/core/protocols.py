@@ -47,7 +47,7 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def name_of(env: Any) -> str:
-    """Return the name of an environment for errors: its ID, else the name of its stream, else its class."""
+    """Return the name of an environment for errors: its ID, the name given to its ``RequestStream``, or its class."""
     env_id = getattr(getattr(env, "spec", None), "id", None)
     if env_id is not None:
         return env_id

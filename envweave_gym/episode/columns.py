@@ -1,4 +1,4 @@
-"""The episodes of N rows in arrays: counters, ends, seeds and autoreset, and the streams built from them."""
+"""The episodes of N rows in arrays: counters, ends, seeds, autoreset and streams (events, requests) built from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def options_of(options: Options, row: int) -> dict[str, Any] | None:
 class RecordColumns:
     """The state of the episodes of N rows in arrays, and the rules of Gymnasium's three autoreset modes.
 
-    Streams refer to the arrays ``seq``, ``turns`` and ``seeds``, so these are replaced and never written to.
+    Streams are built later from the arrays ``seq``, ``turns`` and ``seeds``, so these are replaced, never written to.
     """
 
     def __init__(self, rows: int, mode: AutoresetMode, max_steps: int | None = None) -> None:

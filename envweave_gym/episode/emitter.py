@@ -1,4 +1,4 @@
-"""The mixin by which an environment adds events of its own to the stream."""
+"""The mixin by which an environment adds events of its own to ``info["stream"]``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The state machine of an episode with several agents: events, the agents that see them, open requests.
 
-The streams of games, their turn-based parallel form and the games of a server all use this one. It does no
+The wrappers of games, their turn-based parallel form, and the client of games on a server all use it. It does no
 I/O and reads no clock.
 """
 

@@ -163,7 +163,7 @@ class FramedSocket(TimedSocket):
     # Shared memory
 
     def _shared(self, frame: bytes) -> bytes:
-        """Write a large frame to shared memory and return its announcement; if it does not fit, return the frame."""
+        """Write a large frame to shared memory; return the header to send for it, or the frame if it does not fit."""
         memory = self._outgoing
         if memory is not None and memory.put(frame):
             return _MARKED.pack(_IN_MEMORY, len(frame))

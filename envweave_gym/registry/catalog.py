@@ -130,7 +130,7 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def leads_to(self) -> dict[Api, str]:
-        """The ID that is made, by API: the card's own ID, or for games' APIs that of its ``game`` if it has one."""
+        """The ID that ``make`` makes for each API: its own ID, or for the APIs of games its ``game`` if it has one."""
         own = dict.fromkeys(self.kinds, self.id)
         return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
 

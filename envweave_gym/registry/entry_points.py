@@ -6,9 +6,9 @@ The registries of Gymnasium and PettingZoo hold strings like
 are the user's own, and a spawned process needs nothing but the string.
 
 The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is an argument of
-the stream. ``gymnasium.make(max_episode_steps=…)`` sets another limit: Gymnasium puts a ``TimeLimit`` around
-the whole stack, which truncates while the stream still says ``act``. So give ``max_steps`` there;
-``gymnasium.make_vec`` and ``envweave_gym.make`` take either name for the stream's own limit.
+``RequestStream``. ``gymnasium.make(max_episode_steps=…)`` sets another limit: Gymnasium puts a ``TimeLimit`` around
+the whole stack. It truncates while ``info["stream"]`` still has an open request to act. So give ``max_steps`` to
+``gymnasium.make``; ``gymnasium.make_vec`` and ``envweave_gym.make`` take either name for the limit of the wrapper.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def launch_game(
     """Make a PettingZoo game with the API ``api``, in this process or on a server.
 
     If the card has no form with that API, the other form is converted. With the parallel API of a turn-based
-    game, the request stream says whose actions count.
+    game, only the actions of agents with an open request in ``info["stream"]`` count.
     """
     env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
@@ -267,7 +267,7 @@ def as_gym(
 
 
 def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, Any, Any]:
-    """Return an AEC or parallel game as an ``AECEnv`` with a request stream."""
+    """Return an AEC or parallel game as an ``AECEnv`` whose infos have streams (events and open requests)."""
     if isinstance(game, ParallelEnv):
         if has_stream(game):
             raise InvalidArgument(f"{name} has a stream already, for api='parallel' alone")
@@ -278,7 +278,7 @@ def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, An
 
 
 def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelEnv[str, Any, Any]:
-    """Return an AEC or parallel game as a ``ParallelEnv`` with a request stream."""
+    """Return an AEC or parallel game as a ``ParallelEnv`` whose infos have streams (events and open requests)."""
     if isinstance(game, AECEnv):
         from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 

@@ -100,7 +100,7 @@ def _single(
 
 
 def on_servers(env_id: str, urls: list[str], call: MakeCall) -> Any:
-    """Make the environment ``env_id`` of servers, or their only one if that is empty."""
+    """Make an environment on the servers ``urls``: the ID ``env_id``, or if that is empty the only one they serve."""
     name, kwargs, num_envs = env_id.rpartition(":")[2] or urls[0], call.kwargs, call.num_envs
     api = call.api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _OWN_ARGUMENTS})
     if api != "gym":

@@ -52,10 +52,11 @@ def make_registered(call: MakeCall) -> Any:
 
 
 def _imported_if_here(name: str, backend: Any) -> str:
-    """Return the ID in ``module:ID``; import the module if this process starts the server.
+    """Return the ID in ``module:ID``; if this process starts the server, import the module first.
 
-    Only the server needs the module. But the card that it registers may determine how a server is started, so the
-    module is imported if it is installed. For a server at a URL nothing is imported.
+    The server imports the module itself. Here the module is imported only for the card that it may register, which
+    determines how the server is started. A module that is not installed is skipped. For the URL of a server nothing
+    is imported.
     """
     if provider_of(backend) is None:
         return split_module(name)[1]

@@ -31,12 +31,12 @@ _MAX_MODULES = 16
 
 
 def with_modules(env_id: str) -> str:
-    """Return ``env_id`` after the modules that may register it, ``module,module,:ID``, or alone if none is found.
+    """Return ``module,module,:ID``: ``env_id`` after the modules that may register it, or alone if none is found.
 
-    :func:`import_until_known` reads it. First come modules that call ``register`` and have the ID in their
-    source, then those with its namespace in their source (``f"own/Size{n}-v0"`` in a loop), those of its entry
-    point, and all others that call ``register``. ``__main__`` is listed if the program itself registers the ID,
-    for the error.
+    Another process gives the text to :func:`import_until_known`. First come modules that call ``register`` and have
+    the ID in their source, then those with its namespace in their source (``f"own/Size{n}-v0"`` in a loop), those
+    of its entry point, and all others that call ``register``. ``__main__`` is last if the program itself registers
+    the ID: the other process cannot import it, and says so in its error.
     """
     register = dict(_registering())
     mention = [name for name, source in register.items() if env_id in source]

@@ -1,6 +1,6 @@
 """Table of URL-like names ``scheme://…``: a function for each scheme makes the environment.
 
-An installed package adds a scheme by an entry point with its name, whose value is a :class:`Scheme`::
+An installed package adds a scheme by an entry point that has the scheme's name. Its value is a :class:`Scheme`::
 
     # pyproject.toml
     [project.entry-points."envweave_gym.schemes"]

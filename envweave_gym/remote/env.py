@@ -69,7 +69,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode on the server; its seed is in the ``episode_start`` event of the stream."""
+        """Start an episode on the server; its seed is in the ``episode_start`` event of ``info["stream"]``."""
         if options is not None:
             check_options(self.name, options, self.metadata)
         chosen, self._served.is_drawn = self._seeds.next(seed), seed is None

@@ -100,8 +100,8 @@ def _crash_type(cause: str) -> type[faults.EnvironmentCrashed]:
 def hung_up(closed: ConnectionClosed, url: str) -> Exception:
     """Return the error for a WebSocket that the server has closed.
 
-    It is a ``ConnectionError``, after which callers connect and send again. If the reason in the close frame means
-    that this would fail too, it is another error, which callers raise.
+    It is a ``ConnectionError``, after which callers connect and send again. If the close frame says that
+    the server would close the next connection too, it is another error, which callers raise.
     """
     if closed.code == TOO_BIG:
         return faults.InvalidArgument(f"{url}: {closed.reason or 'the frame is larger than it takes'}")

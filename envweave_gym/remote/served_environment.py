@@ -183,7 +183,7 @@ class ServedEnvironment:
     def picture(self, *, lost: bool = False) -> Any:
         """Return the rendering; for a ``lost`` episode the last one that was fetched, or ``None``.
 
-        It never raises then, because wrappers render within the step that reports the loss.
+        For a lost episode it never raises, because wrappers render within the step that reports the loss.
         """
         if not (lost or self._crashed):
             self._picture = self.recall("render", self._picture)

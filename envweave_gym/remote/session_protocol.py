@@ -76,7 +76,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 class SessionCore:
-    """State of one session; its first call carries the create frame.
+    """State of one session; with its first call goes the frame that creates it on the server.
 
     After an input that leaves ``is_connected`` false, the loop must close its connection.
     """

@@ -99,9 +99,9 @@ class JoinedStreams:
 
 
 def merged(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Join the infos of vectors with ``sizes`` rows.
+    """Join the infos of vectors with ``sizes`` rows: for each key an array of all rows.
 
-    As in Gymnasium's vectors, the first row with a key decides the dtype, and rows without the key are blank.
+    As in Gymnasium's vectors, the first row whose info has the key decides the dtype; rows without it are blank.
     """
     if len(infos) == 1:
         return infos[0]

@@ -162,7 +162,7 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def _narrow(self) -> np.dtype[Any]:
-        """Smallest dtype that holds all discrete actions."""
+        """Smallest dtype that holds all discrete actions; batches are sent with it, so that frames are short."""
         space: Any = self._choices
         return np.result_type(np.min_scalar_type(space.start), np.min_scalar_type(space.start + space.n - 1))
 

@@ -6,8 +6,8 @@ order and the nesting of a :class:`Composite` never matter:
 
 - ``earned``: the reward for what the action achieved. The number that a plain function returns is all earned.
 - ``style``: the reward for how the program is written; added in any case.
-- ``penalty``: the reward for a violation. It caps ``earned``, and the total is never above zero then, so no
-  other reward can make up for a violation.
+- ``penalty``: the reward for a violation. It caps ``earned``, and with it the total is never above zero, so
+  no other reward can make up for a violation.
 
 A reward is a finite number. A function that raises, or returns anything else, raises :class:`RewardFailed`. A
 failure is never a reward of 0, on which a policy would be trained.
@@ -313,11 +313,11 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
     """Wrapper that replaces the reward of an environment with text actions by the total of ``transform``.
 
     The environment's own reward stays in ``info["env_reward"]``, where the transform may read it, and in the
-    ``reward`` event of the stream; the parts of the score are in ``info["reward_parts"]``. A lost step and
+    ``reward`` event of ``info["stream"]``; the parts of the score are in ``info["reward_parts"]``. A lost step and
     the reset row of an autoreset keep their reward: :func:`envweave_gym.trainable` is False for them, as the
-    agent did not act. A violation found by an inner ``RewardTransform`` counts in an outer one too. A
-    transform that raises or returns no finite number raises :class:`RewardFailed`: the step is done then, and
-    has no reward. ``transform`` may be replaced at any time. It has no JSON form, so
+    agent did not act. A violation found by an inner ``RewardTransform`` counts in an outer one too. If the
+    transform raises or returns no finite number, ``step`` raises :class:`RewardFailed`: the environment has made the
+    step, which has no reward. ``transform`` may be replaced at any time. It has no JSON form, so
     ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
     """
 

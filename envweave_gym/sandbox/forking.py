@@ -99,8 +99,8 @@ def _copy_of(
                 undo.callback(os.close, ruleset)
             rulesets = [] if ruleset is None else [ruleset]
             descriptors = [theirs.fileno(), *given.outputs, *rulesets, *given.cgroups]
-            order = {"op": "fork", "rulesets": len(rulesets), "groups": len(given.cgroups)}
-            _order_copy(process, order, descriptors)
+            message = {"op": "fork", "rulesets": len(rulesets), "groups": len(given.cgroups)}
+            _request_copy(process, message, descriptors)
         given.close_worker_ends()
         _start_copy(copy)
         undo.pop_all()
@@ -109,8 +109,8 @@ def _copy_of(
     return copy
 
 
-def _order_copy(process: WorkerProcess, order: dict[str, Any], descriptors: list[int]) -> None:
-    process.send(order)
+def _request_copy(process: WorkerProcess, message: dict[str, Any], descriptors: list[int]) -> None:
+    process.send(message)
     process.await_reply("ready")
     gate = process.fork_gate
     if gate is not None:

@@ -1,4 +1,4 @@
-"""The host process's side of a zygote: starts it on first use and after its death, and orders it to fork children."""
+"""The host process's side of a zygote: starts it on first use and after its death, and has it fork children."""
 
 from __future__ import annotations
 
@@ -92,27 +92,31 @@ class Fork:
         return self._zygote.is_alive()
 
     def kill(self) -> None:
-        """Kill the child; if it is a copy that was announced but not yet adopted, cancel the announcement."""
+        """Kill the child; if it is a copy that the zygote expects but has not adopted yet, :meth:`cancel` it."""
         if self._is_expected:
             self.cancel()
         else:
-            self._zygote.order(KILL, self._key)
+            self._zygote.send_command(KILL, self._key)
 
     def wait(self, seconds: float) -> bool:
         """Wait up to this many seconds for the child's end; return whether it has ended."""
         return self._end_event.wait(seconds)
 
     def expect(self, connection: socket.socket) -> Fork:
-        """Announce to the zygote a copy that this child will fork; return its handle, to adopt or cancel."""
+        """Let the zygote expect a copy that this child will fork of itself; return the handle of the copy.
+
+        While it expects a copy, the zygote kills no child that it does not know. Call :meth:`adopt` or :meth:`cancel`
+        of the handle afterwards.
+        """
         return self._zygote.expect(connection)
 
     def adopt(self, pid: int) -> None:
-        """Let the zygote treat the announced copy as its child; ``pid`` is the one in the zygote's namespace.
+        """Let the zygote treat the expected copy as its child; ``pid`` is the one in the zygote's namespace.
 
         Raise ``OSError`` if that process is not a child of the zygote.
         """
         self._is_expected = False
-        self._zygote.order(ADOPT, self._key, PID.pack(pid))
+        self._zygote.send_command(ADOPT, self._key, PID.pack(pid))
         if not self._adopted.wait(_ADOPTION_TIMEOUT_S) or self.ended is not None:
             raise OSError(f"its copy {self.ended or f'was not adopted within {_ADOPTION_TIMEOUT_S:g} s'}")
 
@@ -121,10 +125,10 @@ class Fork:
         self._adopted.set()
 
     def cancel(self) -> None:
-        """Withdraw the announcement of a copy; do nothing if it was adopted or has ended."""
+        """Let the zygote expect this copy no more; do nothing if it was adopted or has ended."""
         if self._end_event.is_set() or not self._is_expected:
             return
-        self._zygote.order(GIVE_UP, self._key)
+        self._zygote.send_command(GIVE_UP, self._key)
         self._zygote.forget(self._key)
         self.end("was never there")
 
@@ -241,12 +245,12 @@ class _Zygote:
         return fork
 
     def expect(self, ours: socket.socket) -> Fork:
-        """Announce a child that another child of the zygote will fork; return its handle.
+        """Let the zygote expect a copy that one of its children will fork of itself; return the handle of the copy.
 
-        ``ours`` is this process's end of the new child's socket.
+        ``ours`` is this process's end of the copy's socket.
         """
         key, fork = self._register(ours, is_expected=True)
-        self.order(EXPECT, key)
+        self.send_command(EXPECT, key)
         return fork
 
     def _register(self, ours: socket.socket, *, is_expected: bool = False) -> tuple[int, Fork]:
@@ -260,8 +264,8 @@ class _Zygote:
             raise self._failure or NotAvailable(f"no process can be forked: the zygote {self.ended}")
         return key, fork
 
-    def order(self, what: bytes, key: int, more: bytes = b"") -> None:
-        """Send an order to the zygote: its kind ``what``, the number ``key`` of a child, and the bytes ``more``.
+    def send_command(self, what: bytes, key: int, more: bytes = b"") -> None:
+        """Send a command to the zygote: its kind ``what``, the number ``key`` of a child, and the bytes ``more``.
 
         If the zygote has ended, nothing is sent: ``_note_end`` then ends all children.
         """
@@ -269,7 +273,7 @@ class _Zygote:
             self._control.send(PACKET.pack(what, key) + more)
 
     def forget(self, key: int) -> None:
-        """Drop the handle of an announced child that will not exist."""
+        """Drop the handle of the expected copy with the number ``key``, which will not exist."""
         with self._lock:
             self._forks.pop(key, None)
 
@@ -299,7 +303,7 @@ class _Zygote:
                     self._process = process = _start(program, theirs)
                     self._pidfd = os.pidfd_open(process.pid)
                 _send_program(process, program)
-            with suppress(ConnectionError):  # a reset: the zygote ended before it read all orders
+            with suppress(ConnectionError):  # a reset: the zygote ended before it read all commands
                 while notice := self._control.recv(_PACKET_BYTES):
                     self._handle(notice)
             ending = describe_exit(process.wait())
@@ -319,7 +323,7 @@ class _Zygote:
             return
         with self._lock:
             fork = self._forks.get(key) if what == ADOPTED else self._forks.pop(key, None)
-        if fork is None:  # the announced copy was cancelled
+        if fork is None:  # the expected copy was cancelled
             return
         if what == ADOPTED:
             fork.set_adopted()

@@ -197,7 +197,7 @@ class Session:
 
     def _start(
         self,
-        order: Message,
+        message: Message,
         *,
         timeout: float = 10.0,
         checkpoint: bool = False,
@@ -216,7 +216,7 @@ class Session:
         process.resume()
         more = {"seq": step.seq, "longest": self.limits.text, "snapshot": snapshot, "watch": list(watch)}
         try:
-            process.send({**order, **more})
+            process.send({**message, **more})
         except WorkerDied as error:
             step.death = str(error)
 

@@ -44,7 +44,7 @@ class SharedSandbox:
         self._share: Share[_SandboxOnDemand] | None = None
 
     def hold(self) -> _SandboxOnDemand:
-        """Keep the sandbox open until this share is closed or garbage-collected."""
+        """Keep the shared sandbox open until this handle is closed or garbage-collected; return the sandbox."""
         if self._share is None:
             self._share = _sandboxes.take(self.setup, lambda: _SandboxOnDemand(self.setup))
         return self._share.value
@@ -54,7 +54,7 @@ class SharedSandbox:
         return self.hold().open()
 
     def close(self) -> None:
-        """Give the share back; opening another episode takes it again."""
+        """Use the sandbox no more; it closes with its last handle. Opening another episode uses it again."""
         share, self._share = self._share, None
         if share is not None:
             share.close()

@@ -53,7 +53,7 @@ class WorkerDied(EnvweaveError):
 
 
 class WorkerProcess:
-    """Controls a forked worker: sends orders, receives messages, reads its output, and stops or kills it."""
+    """Controls a forked worker: sends and receives messages, reads its output, and stops or kills it."""
 
     def __init__(
         self,
@@ -162,9 +162,9 @@ class WorkerProcess:
 
     # Messages
 
-    def send(self, order: Message | str) -> None:
-        """Send an order, given as an object or as JSON; bytes that do not fit are sent during :meth:`receive`."""
-        data = (order if isinstance(order, str) else json.dumps(order)).encode()
+    def send(self, message: Message | str) -> None:
+        """Send a message, given as an object or as JSON; bytes that do not fit are sent during :meth:`receive`."""
+        data = (message if isinstance(message, str) else json.dumps(message)).encode()
         self._unsent += LENGTH.pack(len(data)) + data
         self._flush()
 
@@ -183,7 +183,7 @@ class WorkerProcess:
             self._poll.modify(self._socket.fileno(), polled)
 
     def send_descriptors(self, descriptors: list[int]) -> None:
-        """Send the descriptors that the last order announced."""
+        """Send the descriptors that the worker waits for after the last message."""
         try:
             socket.send_fds(self._socket, [b"d"], descriptors)
         except OSError as error:
@@ -253,7 +253,7 @@ class WorkerProcess:
         return found
 
     def await_reply(self, event: str) -> Message:
-        """Wait for the message ``event``, the reply to an order; raise ``NotAvailable`` if the worker refuses it."""
+        """Wait for the message ``event``, the reply to a command; raise ``NotAvailable`` if the worker refuses it."""
         deadline = time.monotonic() + _REPLY_TIMEOUT_S
         while (left := deadline - time.monotonic()) > 0:
             for message in self.receive(left):

@@ -54,7 +54,7 @@ def _drop(key: int) -> None:
 class EpisodeWorkspace:
     """The workspace of one environment, opened when it is needed and retained in the cache between uses.
 
-    The environment holds only a key, so environments that wait, or that are garbage, hold no container.
+    The environment holds only the key of the cache entry, so environments that wait, or are garbage, hold no container.
     """
 
     def __init__(self) -> None:

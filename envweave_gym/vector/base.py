@@ -1,4 +1,4 @@
-"""Base classes of vectors: checks of a call, groups of rows, and the order of a step."""
+"""Base classes of vectors: checks of a call, groups of rows, and the sequence of operations in a step."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ class LocalVector(CheckedVector):
     def _act(self, actions: Any, waiting: Rows) -> tuple[NDArray[np.float64], Bools, Bools, Any]:
         """Step the rows that are not in ``waiting``; return rewards, terminations, truncations and ``played``.
 
-        ``played`` is a value of the subclass, from which :meth:`_infos` and :meth:`_final` build infos.
+        ``played`` is the subclass's own record of the step, of any type, from which its :meth:`_infos` and
+        :meth:`_final` build infos.
         """
         raise NotImplementedError
 

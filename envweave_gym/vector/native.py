@@ -1,8 +1,8 @@
 """Base class of native vectors: environments whose rows are NumPy arrays rather than environment objects.
 
 A subclass defines how rows begin, advance and observe. This class does the rest: seeds, the three autoreset
-modes, step limits, checks of actions, and infos whose streams are built on access. Rows behave as the single
-environments do under ``SyncVectorEnv``, seed for seed.
+modes, step limits, checks of actions, and infos whose streams (events and requests) are built on access. Rows
+behave as the single environments do under ``SyncVectorEnv``, seed for seed.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class NativeVectorEnv(LocalVector):
     def opening(self, seed: int) -> tuple[Event, ...]:
         """Return the :attr:`opening_events` events that begin the episode with this seed.
 
-        The events must depend on the seed alone. In this process the method is called when a stream is read,
-        which may be after the episode. A server calls it at once and sends the events with its reply.
+        The events must depend on the seed alone. In this process the method is called when ``info["stream"]`` is
+        read, which may be after the episode. A server calls it at once and sends the events with its reply.
         """
         return ()
 
@@ -149,7 +149,7 @@ class NativeVectorEnv(LocalVector):
         return rewards, terminated, truncated, step
 
     def _refuse_infinite(self, rewards: NDArray[np.float64]) -> None:
-        """Raise ``ValueError`` if a reward is NaN or infinite; the next call must be a reset then."""
+        """Raise ``ValueError`` if a reward is NaN or infinite; after that, the next call must be a reset."""
         rows = (~np.isfinite(rewards)).nonzero()[0]
         if rows.size:  # else finite rewards were too large for their product
             error = no_finite_reward(self.name, rewards[rows[0]].item(), f"row {rows[0]}")
@@ -210,7 +210,7 @@ class NativeVectorEnv(LocalVector):
 
 
 def _infos(streams: ColumnStreams, begun: Bools, known: Bools, seq: NDArray[np.int64]) -> VectorInfos:
-    """Return the infos of the rows ``known`` (a mask), with lazy streams; ``begun`` have started an episode."""
+    """Return the infos of the rows ``known`` (a mask); ``streams`` builds theirs on access; rows ``begun`` are new."""
     rows = StreamRows(streams, begun)
     return VectorInfos(stream=rows, _stream=known.copy(), seq=seq, _seq=known.copy())
 

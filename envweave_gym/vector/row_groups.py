@@ -72,7 +72,7 @@ class Groups:
 
 
 def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
-    """Check ``group=``, the number of rows in a group; return the groups, or ``None`` if it is ``None``."""
+    """Check ``group=``, the number of rows in a group; return the groups, or ``None`` if it is ``None`` or 1."""
     if group is None:
         return None
     if type(group) is not int or group < 1 or num_envs % group:
@@ -84,7 +84,7 @@ def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
 
 
 def refuse_group(name: str) -> InvalidArgument:
-    """Return the error for ``group=`` without a vector of ours."""
+    """Return the error for ``group=`` where no vector of this package is made, because only those have groups."""
     return InvalidArgument(
         f"{name}: group= is for vectors; give num_envs= too, and make sync and async vectors with "
         "envweave_gym.make"

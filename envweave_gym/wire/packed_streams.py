@@ -1,4 +1,4 @@
-"""Serialisation of a vector's streams: packed as a whole, decoded row by row when they are read.
+"""Serialisation of a vector's streams (events and requests): packed together, decoded row by row when read.
 
 For a native vector the frame holds the arrays that its streams are built from, and the opening events of its
 new episodes. A reply holds everything about its streams, so reading them sends no further request.

@@ -1,4 +1,4 @@
-"""The base class of the stream wrappers for PettingZoo games, AEC and parallel."""
+"""The base class of the wrappers that add streams (events and open requests) to PettingZoo games, AEC and parallel."""
 
 from __future__ import annotations
 

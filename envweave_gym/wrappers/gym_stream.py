@@ -1,4 +1,4 @@
-"""The wrapper ``RequestStream``, which adds stream, seeds, checks and faults to a Gymnasium environment."""
+"""The wrapper ``RequestStream``, which adds streams, seeds, checks and faults to a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Wrapper that puts the stream into ``info``, gives every reset a seed, and refuses wrong calls.
+    """Wrapper that puts events and requests into ``info["stream"]``, seeds every reset, and refuses wrong calls.
 
     - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible
       anywhere. With ``reproducible=False`` only the first does: later ones reach the environment without a

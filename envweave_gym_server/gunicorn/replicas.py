@@ -50,7 +50,7 @@ class Replicas:
         announce: Sequence[Announce],
         owner: int | None = None,
     ) -> None:
-        """``announce`` has a function for each replica, called when that replica accepts clients.
+        """``announce`` has a function for each replica, which prints its URL when it accepts clients.
 
         ``owner`` is the descriptor of the owner's connection, as for a single server.
         """

@@ -48,7 +48,7 @@ class GunicornServer(BaseApplication):
         announce: Callable[[], None] | None = None,
         owner: int | None = None,
     ) -> None:
-        """``announce`` is called when the server accepts clients.
+        """``announce`` prints the URL; it is called when the server accepts clients.
 
         ``owner`` is the descriptor of a connection. When its other end closes, all processes of the server are
         killed.

@@ -66,6 +66,6 @@ class Descriptions:
 
 
 def _key(create: Create) -> bytes:
-    """Return a key for a create message, in which the order of the arguments does not matter."""
+    """Return the cache key of a create message; the order of its arguments does not matter."""
     kwargs = dict(sorted(create.kwargs.items(), key=lambda item: str(item[0])))
     return blake2b(encode(Create(create.env_id, create.api, pack(kwargs)))).digest()

@@ -169,7 +169,7 @@ def test_a_permission_to_fork_gives_a_program_no_process(sandbox: Sandbox, evil:
         "  fds = worker.channel.receive_descriptors(3)\n"
         f"  {EVIL[evil].replace('CLONE', str(number('clone')))}\n"
         "  for fd in fds: os.close(fd)\n  worker.channel.send(dict(ev='forked'))\n"
-        "worker._orders['fork'] = fork_"
+        "worker._commands['fork'] = fork_"
     )
     assert session.run(code).success
     own, found = {str(session.process.pid)}, _processes_in(session)
@@ -229,7 +229,7 @@ def test_a_hello_from_another_process_than_the_copy_is_refused(session: Session)
         "  fds = worker.channel.receive_descriptors(3)\n"
         "  import json, os, struct\n  data = json.dumps(dict(ev='hello', layers=[])).encode()\n"
         "  os.write(fds[0], struct.pack('!I', len(data)) + data)\n"
-        "  worker.channel.send(dict(ev='forked'))\nworker._orders['fork'] = fork"
+        "  worker.channel.send(dict(ev='forked'))\nworker._commands['fork'] = fork"
     )
     session.run(code)
     with pytest.raises(NotAvailable, match="its copy was no child of the zygote"):

@@ -28,8 +28,8 @@ SECRET = "CANARY-SECRET"
 LONGEST = 60.0
 """So many seconds any of them may take, with its end, on a machine that has much else to do."""
 WORKER = (
-    "import sys\nf = sys._getframe()\nwhile f is not None and 'order' not in f.f_locals: f = f.f_back\n"
-    "worker, m = f.f_locals['self'], f.f_locals['order']\n"
+    "import sys\nf = sys._getframe()\nwhile f is not None and 'message' not in f.f_locals: f = f.f_back\n"
+    "worker, m = f.f_locals['self'], f.f_locals['message']\n"
 )
 """How a program finds the worker that it runs in."""
 FRAME = (
@@ -285,7 +285,7 @@ def given() -> list[Snippet]:
     path = Path(os.environ["ENVWEAVE_DATA"], "hostile_snippets.json")
     text = path.read_text()  # some look for the worker's variables, by names that they once had
     return json.loads(
-        text.replace("'m'", "'order'").replace("self.ch.", "self.channel.").replace("'].ch.", "'].channel.")
+        text.replace("'m'", "'message'").replace("self.ch.", "self.channel.").replace("'].ch.", "'].channel.")
     )
 
 

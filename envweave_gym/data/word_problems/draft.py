@@ -36,7 +36,7 @@ def format_number(number: Number) -> str:
 class Draft:
     """Draws the numbers and words of one problem, and collects the lines of its solution.
 
-    Draws hash a key with a counter, so the same key gives the same problem on every machine.
+    Draws hash the seed ``key`` with a counter, so the same key gives the same problem on every machine.
     """
 
     def __init__(self, key: int) -> None:

@@ -96,7 +96,7 @@ _PATTERN_IDS = {**_IDS, **{slot: len(VOCABULARY) + index for index, slot in enum
 
 
 def tokenize(source: str) -> Tokens:
-    """Return the token IDs of a program: of its signature, docstring and body, each padded to its width."""
+    """Return the token IDs of a program: of its signature, docstring and body, each padded to a fixed width."""
     parts = [*source.split("\n", 2), "", ""]
     return np.concatenate([_encode(part, width, _IDS) for part, width in zip(parts, WIDTHS, strict=False)])
 
@@ -119,7 +119,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
     shown.
 
     ``observation`` is ``"tokens"`` (IDs into :data:`VOCABULARY`), ``"text"`` (the source) or ``"both"``. In
-    all cases a chat message in the stream has the source and a question.
+    all cases a chat message in ``info["stream"]`` has the source and a question.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": (), "action_names": OPERATORS}

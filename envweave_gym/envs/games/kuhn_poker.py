@@ -159,10 +159,10 @@ raw_env = KuhnPoker
 
 
 def env(**kwargs: Any) -> AECStream:
-    """Return the game with its stream, one agent at a time; ``kwargs`` are those of the game."""
+    """Make the game as an ``AECEnv`` with streams in its infos; ``kwargs`` are the arguments of the game."""
     return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:
-    """Return the game with its stream as a ParallelEnv; ``kwargs`` are those of the game."""
+    """Make the game as a ``ParallelEnv`` with streams in its infos; ``kwargs`` are the arguments of the game."""
     return TurnBasedParallel(env(**kwargs))

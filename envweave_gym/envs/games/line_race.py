@@ -145,10 +145,10 @@ raw_env = LineRace
 
 
 def env(**kwargs: Any) -> AECStream:
-    """Return the race with its stream, one agent at a time; no runner sees a move before all have moved."""
+    """Make the race as an ``AECEnv`` with streams in its infos; no runner sees a move before all have moved."""
     return AECStream(parallel_to_aec(call(_NAME, raw_env, kwargs)), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> ParallelStream:
-    """Return the race with its stream, with all agents at once."""
+    """Make the race as a ``ParallelEnv`` with streams (events and open requests) in its infos."""
     return ParallelStream(call(_NAME, raw_env, kwargs), name=_NAME)

@@ -89,7 +89,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return self._shown(), reward, True, False, info
 
     def _info(self, answer: Answer | None) -> dict[str, Any]:
-        """Return the info of a reset or step within an episode; the last step overwrites two of its keys."""
+        """Return the info of a reset or step within an episode; the last step sets ``correct`` and ``expected``."""
         return {
             "index": self.index,
             "split": self.split,

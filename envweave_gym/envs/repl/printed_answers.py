@@ -73,9 +73,9 @@ def _is_shown(found: str, data: Sequence[str]) -> bool:
 def _end(text: str, start: int) -> int | None:
     """Return the position of the parenthesis that closes the one before ``start``, or ``None``.
 
-    Parentheses in quotes are not counted, unless that fails because a quote is an apostrophe. If text follows on the
-    line, or parentheses are unbalanced, the answer itself contains parentheses. Then a parenthesis at the end of a line
-    closes it.
+    Parentheses in quotes are not counted, unless that fails because a quote is an apostrophe. An answer that
+    itself contains parentheses is closed by one at the end of a line; such an answer is assumed if text follows on the
+    line, or if parentheses are unbalanced.
     """
     end = None
     for quotes in (_QUOTES, ""):

@@ -95,7 +95,7 @@ class REPLProgramEnv(ProgramEnv):
     def entrust(self, hf_token: str) -> None:
         """Use a token for Hugging Face's inference until the episode ends.
 
-        The token is not a reset option, because reset options are recorded in streams.
+        The token is not a reset option, because reset options are recorded in the events of the episode.
         """
         self._subcalls.entrust(hf_token)
 

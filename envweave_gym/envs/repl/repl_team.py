@@ -183,10 +183,10 @@ raw_env = REPLTeam
 
 
 def env(**kwargs: Any) -> AECStream:
-    """Make the game as an ``AECEnv`` with its stream; ``kwargs`` are the arguments of the game."""
+    """Make the game as an ``AECEnv`` with streams in its infos; ``kwargs`` are the arguments of the game."""
     return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:
-    """Make the game as a ``ParallelEnv`` with its stream; ``kwargs`` are the arguments of the game."""
+    """Make the game as a ``ParallelEnv`` with streams in its infos; ``kwargs`` are the arguments of the game."""
     return TurnBasedParallel(env(**kwargs))

@@ -43,7 +43,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
 
     ``options`` is the number of options. ``info`` of the step has ``correct``, and ``chosen``, the index of the
     chosen option or -1 if the reply chooses none. The attribute ``question`` is the question of the episode. The
-    stream of the step has the metrics ``correct`` and ``formatted``.
+    event ``metrics`` of the step has ``correct`` and ``formatted``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
@@ -68,7 +68,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
 
     @abstractmethod
     def ask(self, task: Task) -> Question:
-        """Return the question about a task; random choices are hashes of ``self.key``."""
+        """Return the question about a task; random choices are hashes of ``self.key``, which comes from the seed."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

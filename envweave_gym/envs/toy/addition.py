@@ -47,7 +47,7 @@ class Sum(NamedTuple):
 class AdditionEnv(TaskEnv[int, str, str]):
     """Environment that asks for a sum behind ``shots`` solved ones; the reply ends the episode.
 
-    The first line of the reply must be the result and nothing else: then it earns 1.0, else 0.0. The prompt is
+    The reply earns 1.0 if its first line is the result and nothing else, and otherwise 0.0. The prompt is
     plain text that a model without any training on chats continues. The splits share no pair of numbers, in
     neither order, and solved sums are of the train split.
     """

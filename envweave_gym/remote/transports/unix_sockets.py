@@ -59,7 +59,7 @@ class UnixConnector:
     def is_healthy(self, deadline: float) -> bool:
         """Return whether the server takes calls.
 
-        A server that refuses the token counts as healthy, because it reports nothing else.
+        A server that refuses the token counts as healthy: it has answered, and tells others nothing about itself.
         """
         health = self._health(deadline)
         return health is None or not health["stopping"]

@@ -30,7 +30,7 @@ class Channel:
     """The worker's end of its socket to the host process; any number of threads may use it at the same time.
 
     Of the threads that wait, one reads the socket for all: it hands replies to the threads whose calls they answer,
-    and orders to the main thread.
+    and commands to the main thread.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -52,8 +52,8 @@ class Channel:
         with self._sending:
             self._socket.sendall(LENGTH.pack(len(data)) + data)
 
-    def next_order(self) -> Message:
-        """Wait for the next order of the host process and return it; raise ``EOFError`` if the host has ended."""
+    def next_command(self) -> Message:
+        """Wait for the next command of the host process and return it; raise ``EOFError`` if the host has ended."""
         return self._wait(lambda: self._orders.popleft() if self._orders else None)
 
     def call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -77,7 +77,7 @@ class Channel:
             os.close(descriptor)
 
     def receive_descriptors(self, count: int) -> list[int]:
-        """Receive and return the descriptors that the host process sends, with a single byte, after an order."""
+        """Receive and return the descriptors that the host process sends, with a single byte, after a command."""
         found = array.array("i")
         _, rights, _, _ = self._socket.recvmsg(1, socket.CMSG_LEN(count * found.itemsize))
         for _, _, data in rights:

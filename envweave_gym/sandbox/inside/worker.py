@@ -1,6 +1,6 @@
 """The worker: a confined process that runs the programs of one episode.
 
-It is forked from the zygote, confines itself, and then executes the orders of its host process: run a step, bind
+It is forked from the zygote, confines itself, and then executes the commands of its host process: run a step, bind
 names, fork. The programs share the worker's process and may forge its reports. A forged report harms no other
 episode: it changes only the outcome of the program's own step.
 """
@@ -44,7 +44,10 @@ _ADOPTION_TIMEOUT_S = 5.0
 
 
 def prepare(warm: list[str]) -> Callable[[list[int]], None]:
-    """Import the ``warm`` modules and return the function that each worker runs; the zygote calls this."""
+    """Import the ``warm`` modules; return the main function of a worker, which takes its list of descriptors.
+
+    The zygote calls this once, so that the workers forked from it share the imported modules.
+    """
     for module in warm:
         try:
             __import__(module)
@@ -60,7 +63,7 @@ def _run_worker(descriptors: list[int], parent: int) -> None:
     entered = enter_cgroup(descriptors[_DESCRIPTORS:])
     channel = open_channel(descriptors[:_DESCRIPTORS])
     with suppress(EOFError):
-        begin = channel.next_order()
+        begin = channel.next_command()
         os.setsid()
         use_folder(begin["folder"])
         layers, fork_listener = confinement.apply(begin["confinement"], begin["folder"], parent)
@@ -115,7 +118,7 @@ def _reopened(stream: TextIO, descriptor: int) -> TextIO:
 
 
 class Worker:
-    """Executes the orders of the host process."""
+    """Executes the commands that the host process sends as messages."""
 
     def __init__(self, channel: Channel, begin: Message, parent: int) -> None:
         self.channel = channel
@@ -131,7 +134,7 @@ class Worker:
         self._is_running = self._is_interrupted = self._is_at_memory_limit = False
         self._unfinished_reprs: dict[str, int] = {}
         """The ids of values whose ``repr`` is running or was interrupted by a timeout, by variable name."""
-        self._orders: dict[str, Callable[[Message], None]] = {
+        self._commands: dict[str, Callable[[Message], None]] = {
             "exec": self.step,
             "names": self.name,
             "fork": self.fork,
@@ -141,17 +144,17 @@ class Worker:
         self._own = frozenset(self._names) | {"_", "__builtins__"}
 
     def work(self) -> None:
-        """Execute orders until the host process closes the channel, which raises ``EOFError``."""
+        """Execute commands until the host process closes the channel, which raises ``EOFError``."""
         while True:
-            order = self.channel.next_order()
-            self._orders[order["op"]](order)
+            message = self.channel.next_command()
+            self._commands[message["op"]](message)
 
     # Names
 
-    def name(self, order: Message) -> None:
+    def name(self, message: Message) -> None:
         """Bind values, modules, tools and the functions that end an episode for the programs; report the result."""
         try:
-            self._bind(order)
+            self._bind(message)
         except Exception as error:  # noqa: BLE001 - a module or the host's own program may raise anything
             self.channel.send(
                 {"ev": "failed", "why": f"no episode can begin: {type(error).__name__}: {error}"}
@@ -159,27 +162,27 @@ class Worker:
         else:
             self.channel.send({"ev": "named"})
 
-    def _bind(self, order: Message) -> None:
-        random.seed(order["seed"])
-        for module in order["imports"]:
+    def _bind(self, message: Message) -> None:
+        random.seed(message["seed"])
+        for module in message["imports"]:
             self._names[module] = __import__(module)
-        self._names.update(order["values"])
+        self._names.update(message["values"])
         ends: dict[str, Any] = {
             "final": self._answer_value,
             "final_var": self._answer_variable,
             "show": self._list_variables,
         }
-        given = {name: own_function(name, ends[kind]) for name, kind in order["ends"].items()}
-        given.update({spec["name"]: function_of(spec, self._call) for spec in order["tools"]})
-        if order["tools"]:
+        given = {name: own_function(name, ends[kind]) for name, kind in message["ends"].items()}
+        given.update({spec["name"]: function_of(spec, self._call) for spec in message["tools"]})
+        if message["tools"]:
             given["ToolError"] = ToolError
-        given.update({name: self._names[name] for name in order["constants"]})
-        given.update(self._definitions_of(order["source"]))
+        given.update({name: self._names[name] for name in message["constants"]})
+        given.update(self._definitions_of(message["source"]))
         for name in self._host_names.keys() - given.keys():
             self._names.pop(name, None)
         self._host_names = given
         self._names.update(given)
-        self._own |= {*given, *order["imports"], *order["values"]}
+        self._own |= {*given, *message["imports"], *message["values"]}
 
     def _definitions_of(self, source: str) -> dict[str, Any]:
         """Run a program of the host process in a namespace of its own; return the public names that it defines."""
@@ -231,8 +234,8 @@ class Worker:
 
     # A step
 
-    def step(self, order: Message) -> None:
-        """Run a program or command and send its report."""
+    def step(self, message: Message) -> None:
+        """Run the program or shell command in a message of the host process, and send the report."""
         self._step += 1
         self._final = None
         sys.path_importer_cache.pop(self._folder, None)  # so that modules written by the last step are found
@@ -243,12 +246,12 @@ class Worker:
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._is_interrupted = False  # unblocking may have delivered an interrupt meant for the last step
-        report = self._report(order)
-        report["watched"] = self._watched(order["watch"]) if self._final is None else {}
+        report = self._report(message)
+        report["watched"] = self._watched(message["watch"]) if self._final is None else {}
         self._names.update(self._host_names)
-        self.channel.send({"ev": "result", "seq": order["seq"], "final": self._final, **report})
+        self.channel.send({"ev": "result", "seq": message["seq"], "final": self._final, **report})
 
-    def _report(self, order: Message) -> Message:
+    def _report(self, message: Message) -> Message:
         """Run a program and return its report.
 
         Building the report runs code of the program too, such as ``repr`` of its values, so interrupts stay possible.
@@ -257,13 +260,13 @@ class Worker:
         try:
             self._is_running = True
             try:
-                self._run(order, report)
+                self._run(message, report)
             except Interrupted:
                 raise
             except BaseException as error:  # noqa: BLE001 - reported, whatever it is
                 self._raise_memory_limit(error)
                 report.update(_failure(error))
-            report["variables"] = self._variables(order["snapshot"])
+            report["variables"] = self._variables(message["snapshot"])
             for stream in (self._out, self._err):
                 with suppress(OSError, ValueError):  # a program may have closed it
                     stream.flush()
@@ -275,20 +278,20 @@ class Worker:
             report["variables"] = self._variables(0)
         return report
 
-    def _run(self, order: Message, report: Message) -> None:
+    def _run(self, message: Message, report: Message) -> None:
         with suppress(FinalAnswer):
-            if "command" in order:
-                self._command(order, report)
+            if "command" in message:
+                self._command(message, report)
                 return
-            value = run(order["code"], f"<step {self._step}>", self._names)
+            value = run(message["code"], f"<step {self._step}>", self._names)
             if value is not None:
-                report["shown"] = shown(value, order["longest"])
+                report["shown"] = shown(value, message["longest"])
                 with suppress(ValueError):
                     report["json"] = [as_json(value, _MAX_JSON_BYTES)]
         report["success"] = True
 
-    def _command(self, order: Message, report: Message) -> None:
-        code = command(order["command"], order["env"])
+    def _command(self, message: Message, report: Message) -> None:
+        code = command(message["command"], message["env"])
         report.update(success=code == 0, shown=str(code), json=[code])
 
     def _interrupt(self, *_: Any) -> None:
@@ -344,11 +347,11 @@ class Worker:
 
     # Forks
 
-    def fork(self, order: Message) -> None:
-        """Execute the order to fork a copy of this process, which becomes a child of the zygote; report the result."""
+    def fork(self, message: Message) -> None:
+        """Fork a copy of this process, which becomes a child of the zygote; report the result to the host process."""
         self.channel.send({"ev": "ready"})
-        self._rulesets = order["rulesets"]
-        descriptors = self.channel.receive_descriptors(_DESCRIPTORS + self._rulesets + order["groups"])
+        self._rulesets = message["rulesets"]
+        descriptors = self.channel.receive_descriptors(_DESCRIPTORS + self._rulesets + message["groups"])
         report: Message = {"ev": "forked"}
         is_copy = False
         try:
@@ -397,14 +400,14 @@ class Worker:
         why = _confined(descriptors[_DESCRIPTORS:rest])
         enter_cgroup(descriptors[rest:])
         self.channel = open_channel(descriptors[:_DESCRIPTORS])
-        order = self.channel.next_order()
-        self._folder = order["folder"]
+        message = self.channel.next_command()
+        self._folder = message["folder"]
         if not why:
             why = _entered(self._folder)
         if why:
             self.channel.send({"ev": "failed", "why": why})
             os._exit(1)
-        random.seed(order["seed"])
+        random.seed(message["seed"])
         self.channel.send({"ev": "hello", "layers": []})
 
 

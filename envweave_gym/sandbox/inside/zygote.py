@@ -4,7 +4,7 @@ The host process (``forkserver.py``) starts it with the descriptor number of a c
 the zygote reads the import path, the name of a function ``prepare``, and that function's argument. It calls
 ``prepare`` once. Every child calls the result with the list of its descriptors.
 
-Orders of the host process come as packets over the control socket: fork (with the child's descriptors), kill, and
+Commands of the host process come as packets over the control socket: fork (with the child's descriptors), kill, and
 adopt a process that a child has forked. The zygote sends notices back: ready, adopted, ended. It kills processes
 that a child leaves behind.
 
@@ -41,17 +41,17 @@ from .kernel import (
 from .remove_tree import remove_tree
 
 PACKET = struct.Struct("<cQ")
-"""Layout of the head of an order or notice: its kind, and the key of the child that it is about."""
+"""Layout of the head of a command or notice: its kind, and the host's key (a number) of the child that it is about."""
 END = struct.Struct("<idQ")
 """Layout of the rest of an ``ENDED`` notice: exit code, processor time in seconds, peak memory in kilobytes."""
 FORK, KILL = b"f", b"k"
-"""Kinds of orders: fork a child, or kill one."""
+"""Kinds of commands: fork a child, or kill one."""
 EXPECT, ADOPT, GIVE_UP = b"w", b"a", b"g"
-"""Kinds of orders about a copy that a child forks of itself: announce it, adopt it, or cancel it.
+"""Kinds of commands about a copy that a child forks of itself: expect it, adopt it, or expect it no more.
 
 Between the first and the others, the zygote does not kill children that it does not know."""
 PID = struct.Struct("<i")
-"""Layout of the rest of an ``ADOPT`` order: the copy's PID in the zygote's namespace."""
+"""Layout of the rest of an ``ADOPT`` command: the copy's PID in the zygote's namespace."""
 READY, ENDED, FAILED, ADOPTED = b"r", b"e", b"x", b"t"
 """Kinds of notices to the host; ``FAILED`` with key 0 means that the zygote itself could not start."""
 _PACKET_BYTES = PACKET.size + PID.size
@@ -72,13 +72,13 @@ class Zygote:
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
         self._expected = 0
-        """The number of announced copies, which children of this process fork, that are not adopted yet."""
+        """The number of expected copies that are not adopted yet; children of this process fork them of themselves."""
         self._is_untidy = False
         """Whether children may have ended, or unknown children may exist, since the last :meth:`_tidy`."""
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
-        """Execute the orders of the host process until it has ended or SIGTERM comes; then kill all children."""
+        """Execute the commands of the host process until it has ended or SIGTERM comes; then kill all children."""
         self._wake.setblocking(False)
         quietly: dict[str, Any] = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
         signal.set_wakeup_fd(self._wake.fileno(), **quietly)
@@ -103,7 +103,7 @@ class Zygote:
         self._end()
 
     def _obey(self) -> bool:
-        """Execute the next order; return False if the host process has ended."""
+        """Execute the next command; return False if the host process has ended."""
         size = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i", [0]).itemsize)
         try:
             packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, size, socket.MSG_CMSG_CLOEXEC)
@@ -167,8 +167,8 @@ class Zygote:
     def _tidy(self) -> bool:
         """Kill the processes that ended children left behind, then report the ends; return False if the host ended.
 
-        The order prevents that a new copy of a worker is killed. A copy is announced before it exists, so children are
-        listed first, then announcements are read, and only then are unknown children killed.
+        Children that the zygote does not know are such processes, unless it expects a copy of a worker. The host sends
+        ``EXPECT`` before a copy exists. So children are listed first, and commands are read before any child is killed.
         """
         self._is_untidy = False
         ended = list(self._reaped())
@@ -222,7 +222,7 @@ def _found(name: str) -> Any:
 
 
 def main() -> None:
-    """Start the zygote: read its program from standard input, prepare it, and execute the host process's orders."""
+    """Start the zygote: read its program from standard input, prepare it, and execute the host process's commands."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     source = sys.stdin.buffer

@@ -32,7 +32,7 @@ KEEPALIVE_S = 15.0
 @events.get("/v1/sessions/<session_id>/events")
 @operation("text/event-stream", query=("since", "follow", "arrays"), refuses=(404, 422, 503))
 def listen(session_id: str) -> Response:
-    """Stream the calls of a session; with ``?follow=false`` only those already done."""
+    """Send the calls of a session as server-sent events; with ``?follow=false`` only those already done."""
     server, arrays = service(), read_arrays()
     session, since, follow = server.sessions.get(session_id), _since(), _follow()
     stream = _events(server, session, since, arrays, follow)
