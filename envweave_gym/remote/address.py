@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.secret_reference import check_reference, read_reference
 from envweave_gym.remote import started_servers
 from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
@@ -41,8 +41,7 @@ class Address:
             raise InvalidArgument(f"{name}: the URL holds a secret; give token='env:NAME' or 'file:PATH'")
         if parts.query or parts.fragment:
             raise InvalidArgument(f"{name}: {_surplus(parts)}")
-        if token is not None and not (isinstance(token, str) and token.startswith(("env:", "file:"))):
-            raise InvalidArgument(f"{name}: token= is a reference, 'env:NAME' or 'file:PATH', not a token")
+        check_reference(f"{name}: token=", token)
         return cls(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)
 
     def headers(self) -> dict[str, str]:
@@ -60,9 +59,8 @@ class Address:
     def _secret(self) -> str | None:
         if self.token is None:
             return _tokens.get(self.url) or os.environ.get(TOKEN)
-        kind, _, where = self.token.partition(":")
         try:
-            return os.environ[where] if kind == "env" else Path(where).read_text("utf-8").strip()
+            return read_reference(self.token)
         except UnicodeDecodeError:
             raise self._no_token() from None
         except KeyError:

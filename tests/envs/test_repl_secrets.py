@@ -20,8 +20,8 @@ import envweave_gym as ew
 from envweave_gym.compat.repl import REPLEnv
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.secret_reference import Secret
 from envweave_gym.envs.repl.model_endpoint import Endpoint
-from envweave_gym.envs.repl.secret import Secret
 
 TOKEN = "hf_of-the-tests-never-to-be-seen"
 ECHO = f"your key {TOKEN} is wrong"

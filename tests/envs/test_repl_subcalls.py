@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from repl_world import chat_endpoint, choice, episode
 
+from envweave_gym.core.secret_reference import Secret
 from envweave_gym.envs.repl.chat_player import play_with_chat
 from envweave_gym.envs.repl.model_endpoint import Endpoint, SubcallFailed
-from envweave_gym.envs.repl.secret import Secret
 from envweave_gym.envs.repl.subcalls import MAX_PARALLEL
 
 KEY = "sk-of-the-tests"

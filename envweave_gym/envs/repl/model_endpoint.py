@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
-from envweave_gym.envs.repl.secret import Secret, check_reference, secret_at
+from envweave_gym.core.secret_reference import Secret, check_reference, secret_at
 
 DEFAULT_MODEL = "Qwen/Qwen3-Coder-480B-A35B-Instruct"
 Chat = list[dict[str, str]]

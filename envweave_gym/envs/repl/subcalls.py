@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.secret_reference import Secret, secret_at
 from envweave_gym.envs.repl.model_endpoint import Chat, Endpoint, SubcallFailed
 from envweave_gym.envs.repl.repl_config import HUGGING_FACE
-from envweave_gym.envs.repl.secret import Secret, secret_at
 from envweave_gym.tools import Tool, ToolError
 
 MAX_PARALLEL = 8

@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import InvalidArgument, nearest, shown
+from envweave_gym.core.secret_reference import read_reference
 
 _KEYS = ("name", "command", "args", "env", "cwd", "url", "headers", "timeout", "connect_timeout")
 _FOREIGN_KEYS = ("type", "transport", "disabled", "autoApprove", "alwaysAllow", "description")
@@ -25,7 +26,7 @@ _INHERITED = (
     "LD_LIBRARY_PATH",
 )
 """The environment variables that a server inherits from this process; all others stay private."""
-_REFERENCE = re.compile(r"(?P<before>(?:Bearer |Basic |Token )?)(?P<kind>env|file):(?P<where>.+)")
+_REFERENCE = re.compile(r"(?P<before>(?:Bearer |Basic |Token )?)(?P<reference>(?:env|file):.+)")
 _SHORTEST_SECRET, _SHORTEST_PLAIN_SECRET = 4, 8
 """Length in characters from which errors hide a value that came from a reference, resp. from the description."""
 _PROGRAM = re.compile(r"[\w.][\w.@+-]*")
@@ -90,15 +91,13 @@ class ServerSpec:
 
     def _resolved(self, value: str) -> str:
         """Replace a reference ``env:NAME`` or ``file:PATH`` in the value by the secret."""
-        reference = _REFERENCE.fullmatch(value)
-        if reference is None:
+        found = _REFERENCE.fullmatch(value)
+        if found is None:
             return value
-        where = reference["where"]
         try:
-            secret = os.environ[where] if reference["kind"] == "env" else Path(where).read_text("utf-8")
+            return found["before"] + read_reference(found["reference"])
         except (KeyError, OSError, ValueError) as error:
             raise InvalidArgument(f"{self}: there is nothing in {value}: {type(error).__name__}") from None
-        return reference["before"] + secret.strip()
 
 
 def spec_of(given: Any, **options: Any) -> ServerSpec:

@@ -1,4 +1,8 @@
-"""The class ``Secret``, which keeps keys and tokens out of ``repr``, pickles and tracebacks."""
+"""References to secrets, ``env:NAME`` or ``file:PATH``, and ``Secret``, which keeps one out of ``repr`` and pickles.
+
+Arguments and configurations hold the reference, which is read when the secret is needed. So they can be logged, stored
+and sent to other machines.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +48,29 @@ class Secret:
         return Secret, ()
 
 
-def check_reference(name: str, reference: str | None) -> None:
-    """Raise ``InvalidArgument`` if a value is not ``env:NAME`` or ``file:PATH``, as it may be the secret itself."""
-    if reference is not None and not reference.startswith(("env:", "file:")):
+def is_reference(value: object) -> bool:
+    """Return whether a value is a reference to a secret, ``env:NAME`` or ``file:PATH``."""
+    return isinstance(value, str) and value.startswith(("env:", "file:"))
+
+
+def check_reference(name: str, value: object) -> None:
+    """Raise ``InvalidArgument`` unless a value is a reference or ``None``, as it may be the secret itself."""
+    if value is not None and not is_reference(value):
         raise InvalidArgument(f"{name} is a reference, 'env:NAME' or 'file:PATH', not the secret itself")
 
 
+def read_reference(reference: str) -> str:
+    """Return the secret that a reference leads to, without white space around it.
+
+    Raise ``KeyError`` if the variable is not set, ``OSError`` or ``ValueError`` if the file cannot be read.
+    """
+    kind, _, where = reference.partition(":")
+    return (os.environ[where] if kind == "env" else Path(where).read_text("utf-8")).strip()
+
+
 def secret_at(reference: str | None) -> Secret:
-    """Return the secret that ``env:NAME`` or ``file:PATH`` refers to; an empty one if there is none to read."""
-    kind, _, where = (reference or "").partition(":")
-    if kind == "env":
-        return Secret(os.environ.get(where, "").strip())
+    """Return the secret that a reference leads to; an empty one if there is none to read."""
     try:
-        return Secret(Path(where).read_text("utf-8").strip()) if kind == "file" else Secret()
-    except (OSError, ValueError):
+        return Secret("" if reference is None else read_reference(reference))
+    except (KeyError, OSError, ValueError):
         return Secret()
