@@ -3,9 +3,9 @@
     python -m envweave_gym.training.kuhn_tinker --local
 
 Policy gradient in self-play circles around the equilibrium. So each reply has an entropy bonus, ``alpha`` times the
-negative logarithm of its probability: magnetic mirror descent towards random play, which converges, and the bonus
-fades. The policy is read from the model's probabilities of the legal replies at the 12 information sets, and its exact
-NashConv is reported: the sum of the gains of a perfect opponent in either seat.
+negative logarithm of its probability, which fades: this is magnetic mirror descent with random play as its magnet,
+and its last policy converges. The policy is read from the model's probabilities of the legal replies at the 12
+information sets, and its exact NashConv is reported: the sum of the gains of a perfect opponent in either seat.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from typing import Any, ClassVar
 import envweave_gym
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, game_value, nash_conv
 from envweave_gym.training.options import option, parse_options, run_demo
-from envweave_gym.training.tinker.datums import TrainingRow
-from envweave_gym.training.tinker.episodes import Episode
+from envweave_gym.training.tinker.datums import TokenRow, TrainingRow
+from envweave_gym.training.tinker.episodes import Episode, Trajectory
 from envweave_gym.training.tinker.grpo import Trainer
 from envweave_gym.training.tinker.prompts import Conversation, Prompts
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 ID = "envweave/KuhnPoker-v0"
+LARGEST_WEIGHT = 10.0
+"""Limit of the weight of a move, the reciprocal of its probability."""
 CARD_NAMES = {"J": "jack", "Q": "queen", "K": "king"}
 
 
@@ -61,25 +63,27 @@ class KuhnTrainer(Trainer):
         return options.alpha * (options.alpha_end / options.alpha) ** min(1.0, done)
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
-        """Return the rows with an advantage for each move: its regularised return less the mean of its prompt."""
-        parts = [part for one in episodes for part in one.trajectories.values() if part.counts]
-        values = [
-            (part.reward - self.alpha_at(update) * sum(row.logprobs[start:end]), row, start)
-            for part in parts
-            for row in part.rows
-            for start, end in row.spans
-        ]
-        sums: dict[tuple[int, ...], list[float]] = {}
-        for value, row, start in values:
-            sums.setdefault(tuple(row.tokens[:start]), []).append(value)
-        means = {prompt: sum(found) / len(found) for prompt, found in sums.items()}
-        advantages = iter([value - means[tuple(row.tokens[:start])] for value, row, start in values])
-        rows: dict[str, list[TrainingRow]] = {}
-        for part in parts:
-            for row in part.rows:
-                move_advantages = tuple(next(advantages) for _ in row.spans)
-                rows.setdefault(part.agent, []).append(TrainingRow(row, move_advantages))
-        return rows
+        """Return the rows with an advantage for each move, so that every information set learns at the same rate.
+
+        That is the regularised return less its mean over the moves after the same prompt, over the number of these
+        moves and the probability of the move. Without the last factor, moves that are rare would not come back.
+        """
+        moves = [move for one in episodes for part in one.trajectories.values() for move in _moves(part)]
+        alpha = self.alpha_at(update)
+        values = [move.reward + (0.0 if move.is_invalid else -alpha * move.logprob) for move in moves]
+        found: dict[tuple[int, ...], list[float]] = {}
+        for move, value in zip(moves, values, strict=True):
+            found.setdefault(move.prompt, []).append(value)
+        rows: dict[int, tuple[str, TokenRow, list[float]]] = {}
+        for move, value in zip(moves, values, strict=True):
+            others = found[move.prompt]
+            rate = 1.0 if move.is_invalid else min(math.exp(-move.logprob), LARGEST_WEIGHT)
+            advantage = rate * (value - sum(others) / len(others)) / len(others)
+            rows.setdefault(id(move.row), (move.agent, move.row, []))[2].append(advantage)
+        by_agent: dict[str, list[TrainingRow]] = {}
+        for agent, row, advantages in rows.values():
+            by_agent.setdefault(agent, []).append(TrainingRow(row, tuple(advantages)))
+        return by_agent
 
     def evaluate(self) -> dict[str, float]:
         """Return the exact NashConv and value of the newest policy, and the smallest probability of a legal reply."""
@@ -126,6 +130,29 @@ class KuhnTrainer(Trainer):
         """Return whether the NashConv is below the target, or all hands were played."""
         reached = self.log.rows[-1].get("nash_conv")
         return super().is_done() or (reached is not None and reached < self.options.target_nash_conv)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A reply of a player: what it had read, its log-probability, and the player's return."""
+
+    agent: str
+    row: TokenRow
+    prompt: tuple[int, ...]
+    logprob: float
+    reward: float
+    is_invalid: bool
+
+
+def _moves(part: Trajectory) -> Iterator[Move]:
+    if not part.counts:
+        return
+    last = part.rows[-1].spans[-1]
+    for row in part.rows:
+        for start, end in row.spans:
+            invalid = bool(part.invalid) and (start, end) == last
+            prompt, logprob = tuple(row.tokens[:start]), sum(row.logprobs[start:end])
+            yield Move(part.agent, row, prompt, logprob, part.reward, invalid)
 
 
 @dataclass(frozen=True)

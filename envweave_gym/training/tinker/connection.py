@@ -6,6 +6,7 @@ first, and while a request is waited for.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -180,6 +181,8 @@ class Connection:
 
     def _discard(self, status: str) -> Any:
         """Begin to close the session, and return the future of that, which a lost server never answers."""
+        # Each request that was on its way is logged as an error when its session closes.
+        logging.getLogger("tinker.lib.retry_handler").addFilter(_is_no_closed_session)
         with suppress(Exception):  # the session belongs to a server that may be gone
             return self.service.close(status)
         return None
@@ -206,6 +209,10 @@ def _in_thread(function: Callable[[], Any]) -> Future[Any]:
 
     threading.Thread(target=run, name="Tinker call", daemon=True).start()
     return future
+
+
+def _is_no_closed_session(record: logging.LogRecord) -> bool:
+    return "holder is closed" not in record.getMessage()
 
 
 def _key() -> str | None:

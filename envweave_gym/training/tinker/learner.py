@@ -15,7 +15,6 @@ from envweave_gym.training.tinker.datums import TrainingRow
 from envweave_gym.training.tinker.sampling import Sampler, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
-ADAM_EPSILON = 1e-8
 _CLIPPED = ("ppo", "cispo")
 
 
@@ -74,7 +73,12 @@ class Learner:
         All requests are sent before the first result is waited for, so that the server never idles.
         """
         options, pending = self._options, list[tuple[Sequence[TrainingRow], Any, Any]]()
-        adam = self._types.AdamParams(learning_rate=learning_rate, eps=ADAM_EPSILON)
+        adam = self._types.AdamParams(
+            learning_rate=learning_rate,
+            beta1=options.adam_beta1,
+            beta2=options.adam_beta2,
+            eps=options.adam_epsilon,
+        )
         for part in range(options.substeps):
             if chosen := rows[part :: options.substeps]:
                 datums = [row.datum() for row in chosen]

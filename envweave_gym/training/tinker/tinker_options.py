@@ -63,6 +63,11 @@ class TinkerOptions(CommonOptions):
     temperature: float = option(1.0, "temperature of the samples")
     # Updates
     learning_rate: float = option(1e-4, "step size of Adam")
+    adam_beta1: float = option(0.9, "decay of Adam's mean of the gradients", least=0, most=1)
+    adam_beta2: float = option(0.95, "decay of Adam's mean of their squares", least=0, most=1)
+    adam_epsilon: float = option(
+        1e-8, "Adam's epsilon; if it is large, steps follow the size of the gradients"
+    )
     schedule: str = option(
         "constant", "course of the learning rate: constant, or linear (to 0 at the last episode)"
     )
