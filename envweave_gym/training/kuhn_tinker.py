@@ -26,8 +26,11 @@ from envweave_gym.training.tinker.prompts import Conversation, Prompts
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 ID = "envweave/KuhnPoker-v0"
+WORDS = ("check", "bet", "fold", "call")
 LARGEST_WEIGHT = 10.0
-"""Limit of the weight of a move, the reciprocal of its probability."""
+"""A word that makes up less than one part in this of the replies to a prompt has less weight."""
+SMALLEST_CHANCE = 1e-3
+"""Least probability that is assumed of a word that was not tried."""
 CARD_NAMES = {"J": "jack", "Q": "queen", "K": "king"}
 
 
@@ -37,9 +40,10 @@ class Options(TinkerOptions):
 
     demo: ClassVar[str] = "kuhn_tinker"
 
-    group: int = option(8, "hands of one deal")
-    groups: int = option(24, "deals of each update")
-    episodes: int = option(48_000, "hands to train on", least=0)
+    num_envs: int = option(64, "environments, each in a thread")
+    group: int = option(32, "hands of one deal")
+    groups: int = option(12, "deals of each update")
+    episodes: int = option(76_800, "hands to train on", least=0)
     max_tokens: int = option(4, "longest reply, in tokens")
     invalid_reward: float = option(-2.0, "reward of a reply that is no move", least=-1e9)
     learning_rate: float = option(1e-3, "step size of Adam")
@@ -52,9 +56,10 @@ class Options(TinkerOptions):
 
 
 class KuhnTrainer(Trainer):
-    """Self-play with advantages that are centred at each information set, and the exact NashConv as evaluation."""
+    """Self-play with advantages for each information set, and the exact NashConv as evaluation."""
 
     curves = ("nash_conv", "value", "entropy", "kl")
+    shares_prompts = True
     options: Options
 
     def alpha_at(self, update: int) -> float:
@@ -63,26 +68,29 @@ class KuhnTrainer(Trainer):
         return options.alpha * (options.alpha_end / options.alpha) ** min(1.0, done)
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
-        """Return the rows with an advantage for each move, so that every information set learns at the same rate.
-
-        That is the regularised return less its mean over the moves after the same prompt, over the number of these
-        moves and the probability of the move. Without the last factor, moves that are rare would not come back.
-        """
-        moves = [move for one in episodes for part in one.trajectories.values() for move in _moves(part)]
-        alpha = self.alpha_at(update)
-        values = [move.reward + (0.0 if move.is_invalid else -alpha * move.logprob) for move in moves]
-        found: dict[tuple[int, ...], list[float]] = {}
-        for move, value in zip(moves, values, strict=True):
-            found.setdefault(move.prompt, []).append(value)
+        """Return the rows with an advantage for each move, so that all information sets learn at the same rate."""
+        assert self.prompts is not None, "the adapters are created first"
+        words = {(*self.prompts.encode(word), *self.prompts.end) for word in WORDS}
+        moves = [
+            move
+            for one in episodes
+            for part in one.trajectories.values()
+            if part.counts
+            for move in moves_of(part, words)
+        ]
+        at_prompt: dict[tuple[int, ...], list[Move]] = {}
+        for move in moves:
+            at_prompt.setdefault(move.prompt, []).append(move)
+        advantages: dict[int, float] = {}
+        for same in at_prompt.values():
+            found = advantages_of(same, self.alpha_at(update), self.options.invalid_reward)
+            advantages |= {id(move): advantage for move, advantage in zip(same, found, strict=True)}
         rows: dict[int, tuple[str, TokenRow, list[float]]] = {}
-        for move, value in zip(moves, values, strict=True):
-            others = found[move.prompt]
-            rate = 1.0 if move.is_invalid else min(math.exp(-move.logprob), LARGEST_WEIGHT)
-            advantage = rate * (value - sum(others) / len(others)) / len(others)
-            rows.setdefault(id(move.row), (move.agent, move.row, []))[2].append(advantage)
+        for move in moves:
+            rows.setdefault(id(move.row), (move.agent, move.row, []))[2].append(advantages[id(move)])
         by_agent: dict[str, list[TrainingRow]] = {}
-        for agent, row, advantages in rows.values():
-            by_agent.setdefault(agent, []).append(TrainingRow(row, tuple(advantages)))
+        for agent, row, of_row in rows.values():
+            by_agent.setdefault(agent, []).append(TrainingRow(row, tuple(of_row)))
         return by_agent
 
     def evaluate(self) -> dict[str, float]:
@@ -139,20 +147,54 @@ class Move:
     agent: str
     row: TokenRow
     prompt: tuple[int, ...]
+    reply: tuple[int, ...]
     logprob: float
     reward: float
-    is_invalid: bool
+    is_word: bool
+    """Whether it is exactly one of the words for the legal moves."""
 
 
-def _moves(part: Trajectory) -> Iterator[Move]:
-    if not part.counts:
-        return
+def moves_of(part: Trajectory, words: set[tuple[int, ...]]) -> Iterator[Move]:
+    """Return the moves of a player in a hand; ``words`` are the tokens of the words for moves."""
     last = part.rows[-1].spans[-1]
     for row in part.rows:
         for start, end in row.spans:
-            invalid = bool(part.invalid) and (start, end) == last
-            prompt, logprob = tuple(row.tokens[:start]), sum(row.logprobs[start:end])
-            yield Move(part.agent, row, prompt, logprob, part.reward, invalid)
+            reply = tuple(row.tokens[start:end])
+            is_refused = part.invalid > 0 and row is part.rows[-1] and (start, end) == last
+            logprob = sum(row.logprobs[start:end])
+            is_word = reply in words and not is_refused
+            yield Move(part.agent, row, tuple(row.tokens[:start]), reply, logprob, part.reward, is_word)
+
+
+def advantages_of(moves: Sequence[Move], alpha: float, other_reward: float) -> list[float]:
+    """Return the advantage of each of the moves after one prompt.
+
+    The value of a word is its mean return with the entropy bonus. The two words get half the difference of their
+    values, each shared by its replies, so that a rare word learns as fast as a frequent one; the difference is reduced
+    if a word is so rare that its value is little more than noise. A reply that is no word gets ``other_reward``.
+    """
+    by_word: dict[tuple[int, ...], list[Move]] = {}
+    for move in moves:
+        if move.is_word:
+            by_word.setdefault(move.reply, []).append(move)
+    values = {
+        reply: sum(move.reward for move in found) / len(found) - alpha * found[0].logprob
+        for reply, found in by_word.items()
+    }
+    if len(values) == 1:  # the other word was not tried: only the entropy bonus has an opinion about it
+        ((reply, value),) = values.items()
+        mean_return = value + alpha * by_word[reply][0].logprob
+        unlikely = math.log(max(1.0 - math.exp(by_word[reply][0].logprob), SMALLEST_CHANCE))
+        values[()] = mean_return - alpha * unlikely
+    middle = sum(values.values()) / len(values) if values else 0.0
+    rarest = min((len(found) for found in by_word.values()), default=0)
+    certainty = min(1.0, LARGEST_WEIGHT * rarest / len(moves))
+    return [
+        certainty * (values[move.reply] - middle) / len(by_word[move.reply])
+        if move.is_word
+        else other_reward / len(moves)
+        for move in moves
+    ]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,13 @@ from envweave_gym.episode.stream import EventKind, stream_of
 from envweave_gym.training.tinker.datums import TokenRow
 from envweave_gym.training.tinker.prompt_cutting import cut_to
 from envweave_gym.training.tinker.prompts import Conversation, Message, Prompts
-from envweave_gym.training.tinker.sampling import PromptTooLong, Sampler, SharedRequest, seed_of
+from envweave_gym.training.tinker.sampling import (
+    PromptRequests,
+    PromptTooLong,
+    Sampler,
+    SharedRequest,
+    seed_of,
+)
 
 AGENT = "agent"
 """The name of the only agent of a Gymnasium environment."""
@@ -42,6 +48,8 @@ class Task:
     seed: int
     opening: SharedRequest
     """The request for the first reply of the episode."""
+    later: PromptRequests | None = None
+    """The requests for later replies, if members of the group with the same prompt share them."""
     options: Mapping[str, Any] | None = None
     """Options of the reset."""
 
@@ -139,6 +147,8 @@ class Seat:
         seed = seed_of(*task.key, self.agent, task.member, self.turns)
         if opens and self.turns == 0:
             reply = task.opening.reply(self._sampler, prompt, task.member, seed)
+        elif task.later is not None:
+            reply = task.later.reply(self.agent, self._sampler, prompt, task.member)
         else:
             reply = self._sampler.replies(self._sampler.submit(prompt, 1, seed))[0]
         self.turns += 1

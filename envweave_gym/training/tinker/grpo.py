@@ -29,7 +29,7 @@ from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
 from envweave_gym.training.tinker.run_state import RunState, settings_of
-from envweave_gym.training.tinker.sampling import SharedRequest, seed_of
+from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest, seed_of
 from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
 from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
@@ -80,6 +80,8 @@ class Trainer:
 
     curves: tuple[str, ...] = ("reward", "success", "held_out_success", "kl")
     """Metrics that are drawn."""
+    shares_prompts = False
+    """Whether equal prompts of later turns in a group share a request, too; for games with few situations."""
 
     def __init__(
         self,
@@ -262,8 +264,9 @@ class Trainer:
         for index in range(self.options.groups):
             key = ("train", seed, update, index)
             opening = SharedRequest(group, seed_of(*key, "opening"))
+            later = PromptRequests(group, *key) if self.shares_prompts else None
             task_seed = seed_of("task", *key) % _HELD_OUT
-            tasks += [Task(key, index, member, task_seed, opening) for member in range(group)]
+            tasks += [Task(key, index, member, task_seed, opening, later) for member in range(group)]
         return tasks
 
     def policies(self, temperature: float | None = None) -> Policies:

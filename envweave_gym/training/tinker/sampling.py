@@ -97,3 +97,23 @@ class SharedRequest:
         if self._prompt != tuple(prompt):
             return sampler.replies(sampler.submit(prompt, 1, own_seed))[0]
         return sampler.replies(self._future)[member]
+
+
+class PromptRequests:
+    """Requests of a group in which prompts come back: each prompt is one request, with a reply for each member.
+
+    This saves requests in small games. Elsewhere prompts differ after the first turn, and replies would be wasted.
+    """
+
+    def __init__(self, count: int, *key: object) -> None:
+        """``key`` has the first parts of the seeds."""
+        self._count, self._key = count, key
+        self._lock = threading.Lock()
+        self._requests: dict[tuple[str, tuple[int, ...]], SharedRequest] = {}
+
+    def reply(self, agent: str, sampler: Sampler, prompt: Sequence[int], member: int) -> Reply:
+        """Return the reply of a member of the group to this prompt of an agent."""
+        seed = seed_of(*self._key, agent, tuple(prompt))
+        with self._lock:
+            found = self._requests.setdefault((agent, tuple(prompt)), SharedRequest(self._count, seed))
+        return found.reply(sampler, prompt, member, seed)
