@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
+from gymnasium.spaces import Discrete
+from pettingzoo import ParallelEnv
 
 import envweave_gym
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.integrations.chat_episode import ChatRules, Ending
 from envweave_gym.integrations.chat_game import ChatGame
 
@@ -75,6 +78,45 @@ def test_an_agent_is_asked_again_as_often_as_the_rules_say():
     assert game.take_turn(FIRST).metrics["invalid_reply"] == 1.0
     game.reply(FIRST, "check")
     assert game.must_reply(SECOND)
+
+
+class Forbidding(ParallelEnv[str, Any, Any]):
+    """A game of one round, in which the action 0 is forbidden though it is in the space."""
+
+    metadata = {"name": "forbidding"}
+    possible_agents = ["left", "right"]
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, 0), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if 0 in actions.values():
+            raise InvalidAction("0 is forbidden")
+        ones, self.agents = dict.fromkeys(self.agents, 1.0), []
+        over = dict.fromkeys(ones, True)
+        return dict.fromkeys(ones, 0), ones, over, dict.fromkeys(ones, False), {agent: {} for agent in ones}
+
+
+def test_after_a_move_that_the_game_forbids_its_agents_are_asked_again():
+    envweave_gym.register("local://forbidding", factory=Forbidding)
+    game = ChatGame(
+        partial(envweave_gym.make, "local://forbidding"), rules=ChatRules(max_turns=4, invalid_replies=1)
+    )
+    game.begin()
+    for left, right in (("1", "0"), ("1", "1")):
+        game.reply("left", left)
+        assert game.must_reply("right")
+        game.reply("right", right)
+    assert "0 is forbidden" in game.messages("right")[2]["content"]
+    assert [game.take_turn(agent).reward for agent in ("left", "right")] == [1.0, 1.0]
+    assert game.ending("left") is Ending.COMPLETED
 
 
 def test_an_agent_that_cannot_go_on_ends_the_game_for_the_others():

@@ -1,6 +1,6 @@
 """The oldest SDK that the Tinker server takes: every call of it works, and so does our own training.
 
-The server runs in the environment of the developers, as it needs a newer SDK than its clients.
+The server runs in the environment of tinker-cookbook's tests, as it needs a newer SDK than this.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import tinker
 from envweave_gym.training.tinker import TinkerOptions, train
 
 ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("ENVWEAVE_SERVER_PYTHON", ROOT / ".venv" / "bin" / "python"))
+PYTHON = ROOT / ".venv-trainers" / "cookbook" / "bin" / "python"
 OLD = importlib.metadata.version("tinker") in ("0.25.0", "0.31.0")
 pytestmark = [
     pytest.mark.trainers,
     pytest.mark.skipif(not OLD, reason="the installed SDK is no old one: run make trainers"),
-    pytest.mark.skipif(not PYTHON.exists(), reason="no newer SDK for the server: run make test first"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="the server needs a newer SDK: run make trainers"),
     pytest.mark.filterwarnings("default"),  # those of other libraries are not ours to mend
 ]
 
