@@ -105,7 +105,7 @@ print(*[name for name in {HEAVY} if name in sys.modules])
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("make", "registry.make_call"), ("Unicode", "core.spaces"), ("testing", "testing")],
+    [("make", "registry.make"), ("Unicode", "core.spaces"), ("testing", "testing")],
 )
 def test_a_name_is_loaded_when_it_is_first_used(name: str, module: str):
     code = f"""
