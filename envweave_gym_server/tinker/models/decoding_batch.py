@@ -15,14 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Projections, Transformer
+from envweave_gym_server.tinker.models.llama import (
+    WRITTEN_OUT_TOKENS,
+    LowRankWeights,
+    ModelConfig,
+    Projections,
+    Transformer,
+)
 from envweave_gym_server.tinker.models.prefix_packing import common_prefix_length, cut_by_nodes, pack
 from envweave_gym_server.tinker.models.row_groups import Indices, assign_slots, rank_in_group
 
 CACHE_BYTES = 2**30
 """Most memory for the keys and values of a batch."""
-_PREFILL_TOKENS = 2048
-"""Most tokens of prompts in one pass: attention needs memory for the square of it."""
+_PREFILL_TOKENS = WRITTEN_OUT_TOKENS
+"""Most tokens of prompts in one pass, unless a prompt is longer."""
 _FIRST_CAPACITY = 16
 """Tokens of a continuation that the cache has space for at first; the space is doubled when it is full."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from envweave_gym_server.tinker.models.prefix_packing import PackedTokens
+
+WRITTEN_OUT_TOKENS = 640
+"""Attention of at most this many tokens is written out: measured on CPU, torch's fused one is slower up to there."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,14 @@ class Transformer:
         computes each layer again, which needs less memory.
         """
 
+        bias = _bias(packed) if len(packed) <= WRITTEN_OUT_TOKENS else None
+
         def attend(_: int, projections: Projections) -> Tensor:
             if on_layer is not None:
                 on_layer(projections)
-            return _packed_attention(projections, packed.mask)
+            return (
+                _fused_attention(projections, packed.mask) if bias is None else _attention(projections, bias)
+            )
 
         hidden = self.embedding[packed.tokens]
         for layer in range(self.config.layers):
@@ -182,7 +190,25 @@ def linear(inputs: Tensor, weight: Tensor, change: LowRank | None, bias: Tensor 
     return output + F.linear(F.linear(inputs, change.first), change.second)
 
 
-def _packed_attention(projections: Projections, mask: Tensor | None) -> Tensor:
+def _bias(packed: PackedTokens) -> Tensor:
+    """Return minus infinity (N, N) where a token does not see another one, and 0 elsewhere."""
+    count = len(packed)
+    mask = torch.ones(count, count, dtype=torch.bool).tril() if packed.mask is None else packed.mask
+    return torch.zeros(count, count).masked_fill_(~mask, -math.inf)
+
+
+def _attention(projections: Projections, bias: Tensor) -> Tensor:
+    """Attention written out, which keeps the shares (heads, N, N) for the backward pass."""
+    heads, count = projections.keys.shape[1], len(bias)
+    keys, values = projections.keys.transpose(0, 1), projections.values.transpose(0, 1)
+    queries = projections.queries / math.sqrt(keys.shape[-1])
+    grouped = queries.transpose(0, 1).reshape(heads, -1, keys.shape[-1])  # (key heads, repeats * N, size)
+    scores = (grouped @ keys.transpose(1, 2)).view(heads, -1, count, count) + bias
+    attended = scores.softmax(-1).view(heads, -1, count) @ values
+    return attended.view(-1, count, keys.shape[-1]).transpose(0, 1).flatten(1)
+
+
+def _fused_attention(projections: Projections, mask: Tensor | None) -> Tensor:
     queries, keys, values = (part.transpose(0, 1) for part in projections)  # (heads, N, size)
     repeats = queries.shape[0] // keys.shape[0]
     attended = F.scaled_dot_product_attention(

@@ -11,7 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Transformer
+from envweave_gym_server.tinker.models.llama import (
+    WRITTEN_OUT_TOKENS,
+    LowRankWeights,
+    ModelConfig,
+    Transformer,
+)
 from envweave_gym_server.tinker.models.lora import FrozenAdapter, LoraAdapter
 from envweave_gym_server.tinker.models.losses import (
     Datum,
@@ -26,8 +31,7 @@ from envweave_gym_server.tinker.models.target_logprobs import target_logprobs
 
 PASS_BYTES = 3 * 2**29
 """Most memory for what a backward pass needs of a forward pass, as long as no row needs more."""
-_MOST_PASS_TOKENS = 2048
-"""Attention needs time and memory for the square of the tokens."""
+_MOST_PASS_TOKENS = WRITTEN_OUT_TOKENS
 
 
 @dataclass(frozen=True)

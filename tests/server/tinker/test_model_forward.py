@@ -8,6 +8,7 @@ import pytest
 import torch
 from random_models import CLASSES, reference_model, transformer_of
 
+from envweave_gym_server.tinker.models import llama
 from envweave_gym_server.tinker.models.base_model import config_of
 from envweave_gym_server.tinker.models.llama import Transformer
 from envweave_gym_server.tinker.models.prefix_packing import cut_by_nodes, pack
@@ -15,9 +16,13 @@ from envweave_gym_server.tinker.models.prefix_packing import cut_by_nodes, pack
 SEQUENCES = [[1, 2, 3, 4, 5], [1, 2, 9], [7, 8], [1, 2, 3, 4, 5], [1, 2, 3]]
 
 
+@pytest.mark.parametrize("written_out_tokens", [0, 100])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", CLASSES)
-def test_packed_logits_are_those_of_transformers(family: str, tied: bool):
+def test_packed_logits_are_those_of_transformers(
+    family: str, tied: bool, written_out_tokens: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(llama, "WRITTEN_OUT_TOKENS", written_out_tokens)
     model = reference_model(family, tied=tied)
     ours = transformer_of(model)
     packed = pack(SEQUENCES)
@@ -26,7 +31,9 @@ def test_packed_logits_are_those_of_transformers(family: str, tied: bool):
         torch.testing.assert_close(logits[path], model(torch.tensor([sequence])).logits[0], rtol=0, atol=1e-5)
 
 
-def test_a_single_sequence_is_computed_without_a_mask():
+@pytest.mark.parametrize("written_out_tokens", [0, 100])
+def test_a_single_sequence_has_no_mask(written_out_tokens: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama, "WRITTEN_OUT_TOKENS", written_out_tokens)
     model = reference_model()
     ours = transformer_of(model)
     packed = pack([SEQUENCES[0]])
