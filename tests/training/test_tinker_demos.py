@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from absent import needs_module
 from engines import client, ours
 from toy_images import images
 
 import envweave_gym
+from envweave_gym.cli import main
 from envweave_gym.core.faults import Fault, FaultKind
 from envweave_gym.data.toy_repo import toy_instances
 from envweave_gym.training import (
@@ -24,6 +27,7 @@ from envweave_gym.training import (
 )
 from envweave_gym.training.tinker.demo_options import DemoOptions
 from envweave_gym.training.tinker.grpo import LOCAL_MODELS
+from envweave_gym.training.tinker.local_server import LocalServer
 
 needs_module("tinker", "tinker")
 __all__ = ["client", "images"]
@@ -155,3 +159,87 @@ def test_a_patch_that_could_not_be_tried_has_a_reason_and_no_reward(
     result = scored("gold")
     assert result["resolved"] == 0
     assert result["rewards"] == dict.fromkeys(TOY, "the container was removed")
+
+
+# Whole runs, on a local server with the tiny model
+
+SMALL: dict[str, Any] = {
+    "data": "synthetic",
+    "episodes": 8,
+    "group": 2,
+    "groups": 2,
+    "num_envs": 2,
+    "eval_every": 2,
+    "eval_episodes": 2,
+    "max_tokens": 4,
+    "max_prompt_tokens": 200,
+}
+
+
+@pytest.fixture(scope="module")
+def tinker_url() -> Iterator[str]:
+    """The URL of a server whose key is in the environment."""
+    for module in ("torch", "flask", "safetensors", "jinja2"):
+        needs_module(module, "tinker-server")
+    with LocalServer("--tiny", "--threads=1") as server, pytest.MonkeyPatch.context() as patch:
+        server.wait()
+        patch.setenv("TINKER_API_KEY", server.api_key)
+        yield server.base_url
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_a_demo_trains_evaluates_and_writes_what_it_did(demo: Any, tinker_url: str, tmp_path: Path) -> None:
+    if demo is swebench_patch_tinker:
+        needs_module("swebench", "swebench")
+    result = demo.train(demo.Options(**SMALL, base_url=tinker_url, out=str(tmp_path)))
+    assert (result["updates"], result["episodes"], result["faults"]) == (2, 8, 0)
+    rows = rows_of(folder := tmp_path / demo.Options.demo)
+    assert [row["episodes"] for row in rows] == [0, 4, 8]
+    assert [("held_out_success" in row) for row in rows] == [True, False, True]
+    # Four rows of an update, with prompts of at most 200 tokens and replies of at most 4.
+    assert all(row["tokens"] <= 4 * 204 and row["lost_episodes"] == 0 for row in rows[1:])
+    page = (folder / "transcripts.html").read_text()
+    if demo in (swebench_loc_mcq_tinker, swebench_patch_tinker):
+        assert "[…]" in page
+    assert (folder / "metrics.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("backend", ["subprocess", "docker_http"])
+def test_a_demo_plays_elsewhere_and_leaves_nothing_there(
+    backend: str, tinker_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    engine = request.getfixturevalue("client") if backend == "docker_http" else None
+    options = gsm8k_mcq_tinker.Options(**SMALL, base_url=tinker_url, out=str(tmp_path), backend=backend)
+    assert gsm8k_mcq_tinker.train(options)["faults"] == 0
+    assert engine is None or ours(engine) == []
+
+
+def test_patches_of_the_model_are_scored_in_the_sandbox(
+    scored: Scored, tinker_url: str, tmp_path: Path
+) -> None:
+    needs_module("swebench", "swebench")
+    result = scored("model", base_url=tinker_url, max_tokens=16, num_envs=2)
+    assert result["rewards"] == dict.fromkeys(TOY, 0.0)
+    page = (tmp_path / "swebench_patch_scores" / "transcripts.html").read_text()
+    first_lines = [one.problem_statement.splitlines()[0] for one in toy_instances("test")]
+    assert [line for line in first_lines if html.escape(line) not in page] == []
+
+
+def test_patches_of_the_model_are_scored_in_containers_of_which_none_is_left(
+    scored: Scored, tinker_url: str, client: Any, images: None
+) -> None:
+    result = scored("model", base_url=tinker_url, max_tokens=16, evaluation="docker")
+    assert result["rewards"] == dict.fromkeys(TOY, 0.0)
+    assert ours(client) == []
+
+
+def test_a_demo_starts_a_server_of_its_own_and_ends_it(tinker_url: str, tmp_path: Path) -> None:
+    words = ["--local", "--episodes=2", "--group=2", "--groups=1", "--eval-every=0", "--max-tokens=2"]
+    assert main(["train", "gsm8k-mcq", "--data=synthetic", "--out", str(tmp_path), *words]) == 0
+    assert [row["episodes"] for row in rows_of(tmp_path / "gsm8k_mcq")][-1] == 2
+    children = psutil.Process().children(recursive=True)
+    assert [one for one in children if str(tmp_path) in " ".join(one.cmdline())] == []

@@ -301,7 +301,8 @@ class Trainer:
         with self.log, tqdm(total=len(tasks), unit="episode", desc=self._env_id) as self.bar:
             self._restore()
             played = self._training.play(tasks, self.policies(temperature=0.0), self.bar.update)
-            self.transcripts.add("greedy", played.episodes)
+            for options, episode in zip(resets, played.episodes, strict=True):
+                self.transcripts.add(f"greedy, {dict(options)}", [episode])
             self.transcripts.write()
         self._status = "success"
         return played
