@@ -21,6 +21,8 @@ DEMOS = {
     "lineworld": Demo("lineworld", "a linear policy walks to the goal; NumPy alone, seconds"),
     "codefix": Demo("codefix", "a small transformer chooses operators that fix programs; torch"),
     "kuhn": Demo("kuhn", "Kuhn poker in self-play, with exact NashConv"),
+    "kuhn-tinker": Demo("kuhn_tinker", "a language model plays Kuhn poker against itself; Tinker"),
+    "tinker": Demo("tinker.__main__", "a language model on any ID, `--env ID`; Tinker"),
     "gsm8k": Demo("gsm8k_tinker", "a language model solves word problems; Tinker"),
     "gsm8k-mcq": Demo("gsm8k_mcq_tinker", "a language model solves word problems with four options; Tinker"),
     "swebench-loc": Demo("swebench_loc_mcq_tinker", "a language model finds the file of an issue; Tinker"),

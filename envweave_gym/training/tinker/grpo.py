@@ -293,7 +293,7 @@ class Trainer:
     def play_greedily(self, resets: Sequence[Mapping[str, Any]]) -> Played:
         """Play an episode for each mapping of reset options with the current weights, without training."""
         tasks = [
-            Task(("greedy", index), index, 0, self.options.seed, SharedRequest(1, index), options)
+            Task(("greedy", index), index, 0, self.options.seed, SharedRequest(1, index), options=options)
             for index, options in enumerate(resets)
         ]
         from tqdm import tqdm
