@@ -60,7 +60,10 @@ class Unicode(Text):
         _register(cls)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copy the space but share its alphabet, as Gymnasium copies the space of a vector for each row."""
+        """Copy the space, but share its character tables with the copy.
+
+        Gymnasium makes a copy for each row of a vector, and the tables take 17 kB.
+        """
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         for name, value in vars(self).items():

@@ -58,7 +58,10 @@ def __getattr__(name: str) -> Launch:
 
 
 class Launch:
-    """Callable that a registry's entry point string stands for: makes the environment of one card."""
+    """Callable to which the entry point string of an ID resolves; a call makes the environment of that ID.
+
+    ``card`` is the declaration of the ID, and ``launch`` the function for its form, such as :func:`launch_gym`.
+    """
 
     def __init__(self, launch: Callable[..., Any], card: EnvCard) -> None:
         self.launch, self.card = launch, card

@@ -1,4 +1,8 @@
-"""Checks of the streams of games: each agent gets only events that it may see, and live agents get the requests."""
+"""Checks of ``info["stream"]`` in games with several agents.
+
+The stream holds the events that an agent may see, and the open requests: who must act now, or that the caller
+must reset. Each agent gets its events once and in order, and only agents that are not done are asked to act.
+"""
 
 from __future__ import annotations
 

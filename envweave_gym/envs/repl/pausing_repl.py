@@ -65,7 +65,10 @@ class PausingREPL(REPLProgramEnv):
         return self._advance(session)
 
     def step(self, action: str) -> Stepped:
-        """Run a program to its end; all of its sub-calls are answered with an error."""
+        """Run a program to its end; answer each of its prompts to language models with an error text.
+
+        Gymnasium's ``step`` cannot pause for answers. Callers that have them use ``begin`` and ``answer``.
+        """
         stepped = self.begin(action)
         while stepped is None:
             stepped = self.answer(["Error: nobody answers here"] * len(self.prompts))

@@ -176,7 +176,7 @@ class FilePool:
         _check_candidates(self._rows, tasks, str(path))
 
     def of(self, instance: Instance) -> Candidates:
-        """Return the line of an instance."""
+        """Return the candidates that the file has for an instance."""
         return self._rows[indices_of(self._rows)[instance.instance_id]]
 
 

@@ -110,7 +110,11 @@ def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[floa
 
 
 def _outcomes(info: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return pairs of leak level and correctness: one from an info, or one for each row of a vector's info."""
+    """Return a pair (``leak``, ``correct``) for each answered question in an info of a step.
+
+    ``leak`` says how clearly the issue names the right file (:class:`Leak`). A single environment's info gives one
+    pair, a vector's one for each row that has just answered, those under ``final_info`` included.
+    """
     final = info.get("final_info")  # in the autoreset mode SAME_STEP
     ended = _outcomes(final) if isinstance(final, Mapping) else []
     if "correct" not in info:

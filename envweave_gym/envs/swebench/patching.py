@@ -188,9 +188,11 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
 
 def shaped(found: Evaluation, before: float) -> float:
-    """Return the shaped reward of a patch for its test results ``found``.
+    """Return the shaped reward of a patch: 1 if it resolves the issue, 0 if it does not apply.
 
-    ``before`` is the share of FAIL_TO_PASS tests that pass without it.
+    Otherwise it is :data:`APPLIES` plus :data:`SOME_PASS` times two shares: of the FAIL_TO_PASS tests that failed
+    before, those that pass now, and of the PASS_TO_PASS tests, those that still pass. ``found`` is the result with
+    the patch; ``before`` is the share of FAIL_TO_PASS tests that pass without it, which earn nothing.
     """
     if found.resolved or not found.applied:
         return float(found.resolved)

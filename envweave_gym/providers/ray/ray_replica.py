@@ -181,7 +181,11 @@ class RayProvider(Provider):
             return partial(RayReplica, Placement(**own), **patience)
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
-        """Return the URLs of shared actors; an unpickled URL stands for an actor in the same cluster."""
+        """Return the URLs of ``replicas=`` shared actors, and keep ``warm=`` further ones ready.
+
+        A process that unpickles a URL gets that of an actor in the same cluster if the cluster still answers, and
+        starts an actor if it shares none yet.
+        """
         count, warm = numbers_in(name, options)
         return _urls(None, self.start(name, image, options), count, warm)
 

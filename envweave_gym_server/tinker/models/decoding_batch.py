@@ -104,7 +104,11 @@ class DecodingBatch:
         return logits, slots[new_row_of.reshape(-1)]
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Compute the prompts in pieces, and collect the segments of each layer."""
+        """Run the model on the prompts, and store their keys and values in ``_common`` and ``_rest``, for each layer.
+
+        ``_common`` is for the prefix that all prompts share, ``_rest`` for what follows it. The prompts go in pieces
+        of at most :data:`_PREFILL_TOKENS` tokens, up to which attention without torch's fused kernel is faster.
+        """
         pieces: list[list[_Segment]] = []
         for indices in cut_by_nodes(prompts, _PREFILL_TOKENS):
             packed = pack([prompts[index] for index in indices])
