@@ -16,11 +16,11 @@ from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox import levels
 from envweave_gym.sandbox.execution import ToolThreads
 from envweave_gym.sandbox.folders import episode_folder, remove, remove_all, root_folder
-from envweave_gym.sandbox.forking import WorkerResources, forked
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
 from envweave_gym.sandbox.memory_groups import MemoryGroups
 from envweave_gym.sandbox.session import Session
 from envweave_gym.sandbox.setup import Setup
+from envweave_gym.sandbox.worker_copies import WorkerResources, forked
 from envweave_gym.sandbox.worker_process import WorkerDied, WorkerProcess
 
 # -I ignores PYTHONPATH, so the folder of "inside" comes as an argument. Its modules are imported as a package of

@@ -31,7 +31,7 @@ from gymnasium.spaces import Dict, Space, Tuple
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.typed.hints import choices, chosen, fields_of, is_container, is_model, name_of, split
-from envweave_gym.typed.json_of import JsonOf
+from envweave_gym.typed.json_space import JsonOf
 from envweave_gym.typed.scalars import MISFITS, Codec, scalar_codec, scalar_space
 
 

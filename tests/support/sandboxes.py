@@ -19,8 +19,8 @@ from typing import Any
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Execution, Names, Sandbox, Session, Setup, levels
-from envweave_gym.sandbox.forking import has_stopped_threads
 from envweave_gym.sandbox.inside import syscall_numbers
+from envweave_gym.sandbox.worker_copies import has_stopped_threads
 from envweave_gym.tools import ToolRegistry
 
 Snippet = dict[str, Any]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from envweave_gym.cli.doctor.check import Check, Status
 from envweave_gym.cli.doctor.container_engine import engine_checks
-from envweave_gym.cli.doctor.machine import provisions
+from envweave_gym.cli.doctor.sandbox_and_data import provisions
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.core.faults import PACKAGE, NotAvailable
 from envweave_gym.registry.catalog import GROUP, register_all
