@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import envweave_gym
@@ -27,8 +28,12 @@ from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 ID = "envweave/KuhnPoker-v0"
 WORDS = ("check", "bet", "fold", "call")
+FADING_UPDATES = 200
+"""Updates in which the entropy bonus fades if the number of hands is not limited."""
 LARGEST_WEIGHT = 10.0
 """A word that makes up less than one part in this of the replies to a prompt has less weight."""
+SEEDS_TRIED = 100
+"""Seeds among which there is one for each of the six deals."""
 SMALLEST_CHANCE = 1e-3
 """Least probability that is assumed of a word that was not tried."""
 CARD_NAMES = {"J": "jack", "Q": "queen", "K": "king"}
@@ -43,15 +48,18 @@ class Options(TinkerOptions):
     num_envs: int = option(64, "environments, each in a thread")
     group: int = option(32, "hands of one deal")
     groups: int = option(12, "deals of each update")
-    episodes: int = option(76_800, "hands to train on", least=0)
+    episodes: int = option(92_160, "hands to train on", least=0)
     max_tokens: int = option(4, "longest reply, in tokens")
     invalid_reward: float = option(-2.0, "reward of a reply that is no move", least=-1e9)
     learning_rate: float = option(1e-3, "step size of Adam")
+    adam_beta1: float = option(
+        0.0, "decay of Adam's mean of the gradients; more makes self-play circle", least=0, most=1
+    )
     schedule: str = option(
         "linear", "course of the learning rate: constant, or linear (to 0 at the last episode)"
     )
-    alpha: float = option(0.3, "weight of the entropy bonus at first")
-    alpha_end: float = option(0.03, "weight of the entropy bonus at the end")
+    alpha: float = option(0.2, "weight of the entropy bonus at first")
+    alpha_end: float = option(0.05, "weight of the entropy bonus at the end")
     target_nash_conv: float = option(0.0, "stop when the NashConv is below this; 0: no target", least=0)
 
 
@@ -62,10 +70,10 @@ class KuhnTrainer(Trainer):
     shares_prompts = True
     options: Options
 
-    def alpha_at(self, update: int) -> float:
-        """Return the weight of the entropy bonus, which fades geometrically."""
-        options, done = self.options, update / (self.options.updates or 200)
-        return options.alpha * (options.alpha_end / options.alpha) ** min(1.0, done)
+    def task_seed(self, update: int, index: int) -> int:
+        """Return the seed of a group: the six deals take turns, as their luck would be most of the noise."""
+        seeds = list(seeds_of_deals().values())
+        return seeds[index % len(seeds)]
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
         """Return the rows with an advantage for each move, so that all information sets learn at the same rate."""
@@ -76,14 +84,14 @@ class KuhnTrainer(Trainer):
             for one in episodes
             for part in one.trajectories.values()
             if part.counts
-            for move in moves_of(part, words)
+            for move in moves_of(part, one.task.group, words)
         ]
         at_prompt: dict[tuple[int, ...], list[Move]] = {}
         for move in moves:
             at_prompt.setdefault(move.prompt, []).append(move)
         advantages: dict[int, float] = {}
         for same in at_prompt.values():
-            found = advantages_of(same, self.alpha_at(update), self.options.invalid_reward)
+            found = advantages_of(same, alpha_at(self.options, update), self.options.invalid_reward)
             advantages |= {id(move): advantage for move, advantage in zip(same, found, strict=True)}
         rows: dict[int, tuple[str, TokenRow, list[float]]] = {}
         for move in moves:
@@ -140,11 +148,18 @@ class KuhnTrainer(Trainer):
         return super().is_done() or (reached is not None and reached < self.options.target_nash_conv)
 
 
+def alpha_at(options: Options, update: int) -> float:
+    """Return the weight of the entropy bonus, which fades geometrically."""
+    done = min(1.0, update / (options.updates or FADING_UPDATES))
+    return options.alpha * (options.alpha_end / options.alpha) ** done
+
+
 @dataclass(frozen=True)
 class Move:
     """A reply of a player: what it had read, its log-probability, and the player's return."""
 
     agent: str
+    deal: int
     row: TokenRow
     prompt: tuple[int, ...]
     reply: tuple[int, ...]
@@ -154,8 +169,8 @@ class Move:
     """Whether it is exactly one of the words for the legal moves."""
 
 
-def moves_of(part: Trajectory, words: set[tuple[int, ...]]) -> Iterator[Move]:
-    """Return the moves of a player in a hand; ``words`` are the tokens of the words for moves."""
+def moves_of(part: Trajectory, deal: int, words: set[tuple[int, ...]]) -> Iterator[Move]:
+    """Return the moves of a player in a hand of the group ``deal``; ``words`` are the tokens of the words for moves."""
     last = part.rows[-1].spans[-1]
     for row in part.rows:
         for start, end in row.spans:
@@ -163,38 +178,49 @@ def moves_of(part: Trajectory, words: set[tuple[int, ...]]) -> Iterator[Move]:
             is_refused = part.invalid > 0 and row is part.rows[-1] and (start, end) == last
             logprob = sum(row.logprobs[start:end])
             is_word = reply in words and not is_refused
-            yield Move(part.agent, row, tuple(row.tokens[:start]), reply, logprob, part.reward, is_word)
+            yield Move(part.agent, deal, row, tuple(row.tokens[:start]), reply, logprob, part.reward, is_word)
 
 
 def advantages_of(moves: Sequence[Move], alpha: float, other_reward: float) -> list[float]:
     """Return the advantage of each of the moves after one prompt.
 
-    The value of a word is its mean return with the entropy bonus. The two words get half the difference of their
-    values, each shared by its replies, so that a rare word learns as fast as a frequent one; the difference is reduced
-    if a word is so rare that its value is little more than noise. A reply that is no word gets ``other_reward``.
+    The two words get half the difference of their values, each shared by its replies, so that a rare word learns as
+    fast as a frequent one. The value is the return with the entropy bonus. The difference is reduced if a word is so
+    rare that its value is little more than noise. A reply that is no word gets a share of ``other_reward``.
     """
-    by_word: dict[tuple[int, ...], list[Move]] = {}
-    for move in moves:
-        if move.is_word:
-            by_word.setdefault(move.reply, []).append(move)
-    values = {
-        reply: sum(move.reward for move in found) / len(found) - alpha * found[0].logprob
-        for reply, found in by_word.items()
-    }
-    if len(values) == 1:  # the other word was not tried: only the entropy bonus has an opinion about it
-        ((reply, value),) = values.items()
-        mean_return = value + alpha * by_word[reply][0].logprob
-        unlikely = math.log(max(1.0 - math.exp(by_word[reply][0].logprob), SMALLEST_CHANCE))
-        values[()] = mean_return - alpha * unlikely
-    middle = sum(values.values()) / len(values) if values else 0.0
-    rarest = min((len(found) for found in by_word.values()), default=0)
-    certainty = min(1.0, LARGEST_WEIGHT * rarest / len(moves))
+    words = sorted({move.reply for move in moves if move.is_word})
+    found = {word: [move for move in moves if move.is_word and move.reply == word] for word in words}
+    halves: dict[tuple[int, ...], float] = {}
+    if len(words) == 2:
+        one, other = (found[word] for word in words)
+        bonus = -alpha * (one[0].logprob - other[0].logprob)
+        certainty = min(1.0, LARGEST_WEIGHT * min(len(one), len(other)) / len(moves))
+        half = certainty * (difference_of_returns(one, other) + bonus) / 2
+        halves = {words[0]: half, words[1]: -half}
+    elif len(words) == 1:  # the other word was not tried: only the entropy bonus has an opinion about it
+        logprob = found[words[0]][0].logprob
+        unlikely = math.log(max(1.0 - math.exp(logprob), SMALLEST_CHANCE))
+        halves = {words[0]: -alpha * (logprob - unlikely) / 2}
     return [
-        certainty * (values[move.reply] - middle) / len(by_word[move.reply])
-        if move.is_word
-        else other_reward / len(moves)
+        halves[move.reply] / len(found[move.reply]) if move.is_word else other_reward / len(moves)
         for move in moves
     ]
+
+
+def difference_of_returns(one: Sequence[Move], other: Sequence[Move]) -> float:
+    """Return the mean difference of the returns of two words, compared within each deal, which removes its luck.
+
+    Deals are weighted by the number of comparisons. It is 0 if no deal has both words.
+    """
+    total = weights = 0.0
+    for deal in {move.deal for move in one}:
+        ours = [move.reward for move in one if move.deal == deal]
+        theirs = [move.reward for move in other if move.deal == deal]
+        if theirs:
+            weight = len(ours) * len(theirs) / (len(ours) + len(theirs))
+            total += weight * (sum(ours) / len(ours) - sum(theirs) / len(theirs))
+            weights += weight
+    return total / weights if weights else 0.0
 
 
 @dataclass(frozen=True)
@@ -210,16 +236,23 @@ class Situation:
 def situations(prompts: Prompts) -> Iterator[Situation]:
     """Play every history with every card, and return what the player to move has read."""
     env = envweave_gym.make(ID, api="parallel")
-    deals: dict[tuple[str, str], int] = {}
-    for seed in range(200):
-        _, infos = env.reset(seed=seed)
-        cards = tuple(_card(infos, agent) for agent in env.possible_agents)
-        deals.setdefault((cards[0], cards[1]), seed)
     for name in INFORMATION_SETS:
         player = len(name[1:]) % 2
-        seed = next(seed for cards, seed in deals.items() if cards[player] == name[0])
+        seed = next(seed for cards, seed in seeds_of_deals().items() if cards[player] == name[0])
         yield _situation(env, prompts, name, seed)
     env.close()
+
+
+@cache
+def seeds_of_deals() -> dict[str, int]:
+    """Return a seed for each deal, named by the cards of both players, such as ``"JK"``."""
+    env = envweave_gym.make(ID, api="parallel")
+    seeds: dict[str, int] = {}
+    for seed in range(SEEDS_TRIED):
+        _, infos = env.reset(seed=seed)
+        seeds.setdefault("".join(_card(infos, agent) for agent in env.possible_agents), seed)
+    env.close()
+    return seeds
 
 
 def _card(infos: dict[str, Any], agent: str) -> str:

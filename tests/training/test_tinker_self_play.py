@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -10,9 +12,18 @@ from fake_tinker import Characters, FakeClient, group, policies
 
 import envweave_gym
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS
-from envweave_gym.training.kuhn_tinker import situations
+from envweave_gym.training.kuhn_tinker import (
+    Move,
+    Options,
+    advantages_of,
+    alpha_at,
+    seeds_of_deals,
+    situations,
+)
+from envweave_gym.training.tinker.datums import TokenRow
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
+from envweave_gym.training.tinker.sampling import PromptRequests
 from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
 
 needs_module("tinker", "tinker")
@@ -90,6 +101,7 @@ def test_games_are_distinguished_from_single_environments():
 
 def test_the_situations_of_kuhn_poker_are_what_a_player_reads_in_a_hand():
     tokenizer = Characters()
+    assert sorted(seeds_of_deals()) == ["JK", "JQ", "KJ", "KQ", "QJ", "QK"]
     found = {one.name: one for one in situations(Prompts(tokenizer))}
     assert tuple(found) == INFORMATION_SETS
     text = tokenizer.decode(found["Qpb"].prompt, False)
@@ -99,3 +111,58 @@ def test_the_situations_of_kuhn_poker_are_what_a_player_reads_in_a_hand():
     assert found["Jb"].agent == "player_1"
     assert found["Jb"].words == ("fold", "call")
     assert len({tuple(one.prompt) for one in found.values()}) == 12
+
+
+def test_equal_prompts_of_a_group_share_requests_where_a_game_says_so():
+    client = FakeClient(passive)
+    tasks = [
+        dataclasses.replace(task, later=later) for later in [PromptRequests(4, "key")] for task in group(4)
+    ]
+
+    def make() -> Any:
+        return as_parallel(envweave_gym.make("envweave/KuhnPoker-v0"))
+
+    with Rollouts(make, play_game, num_envs=3) as pool:
+        played = pool.play(tasks, policies(client))
+    assert all(one.fault is None for one in played.episodes)
+    assert [request.count for request in client.requests] == [4, 4]
+
+
+def move(reply: int, chance: float, reward: float, *, is_word: bool = True, deal: int = 0) -> Move:
+    return Move("player_0", deal, TokenRow(), (1, 2), (reply,), math.log(chance), reward, is_word)
+
+
+def test_two_words_get_half_the_difference_of_their_values_whatever_their_number():
+    moves = [move(1, 0.75, 1.0), move(1, 0.75, 0.0), move(1, 0.75, 2.0), move(2, 0.25, -1.0)]
+    advantages = advantages_of(moves, 0.0, -2.0)
+    assert advantages == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1.0])
+    bonus = advantages_of(moves, 0.5, -2.0)
+    assert bonus[3] - advantages[3] == pytest.approx(0.25 * math.log(0.75 / 0.25))
+
+
+def test_returns_are_compared_within_a_deal():
+    lucky = [move(1, 0.5, 6.0), move(1, 0.5, 6.0), move(2, 0.5, 5.0)]
+    unlucky = [move(1, 0.5, -6.0, deal=1), move(2, 0.5, -7.0, deal=1), move(2, 0.5, -7.0, deal=1)]
+    alone = [move(1, 0.5, 100.0, deal=2)]
+    advantages = advantages_of([*lucky, *unlucky, *alone], 0.0, -2.0)
+    assert sorted(set(advantages)) == pytest.approx([-0.5 / 3, 0.5 / 4])
+
+
+def test_a_word_that_is_rare_weighs_less_and_one_that_was_not_tried_gets_the_entropy_bonus_alone():
+    rare = [*[move(1, 0.99, 0.0)] * 39, move(2, 0.01, 4.0)]
+    assert advantages_of(rare, 0.0, -2.0)[-1] == pytest.approx(2.0 * 10 / 40)
+    (alone, _) = advantages_of([move(1, 0.9, 3.0)] * 2, 0.5, -2.0)
+    assert alone == pytest.approx(0.25 * (math.log(0.1) - math.log(0.9)) / 2)
+
+
+def test_a_reply_that_is_no_word_is_made_rarer_and_leaves_the_values_of_words_alone():
+    words = [move(1, 0.5, 1.0), move(2, 0.4, 0.0)]
+    advantages = advantages_of([*words, move(3, 0.1, 9.0, is_word=False)], 0.0, -2.0)
+    assert advantages[:2] == pytest.approx([0.5, -0.5])
+    assert advantages[2] == pytest.approx(-2.0 / 3)
+
+
+def test_the_bonus_fades_from_its_first_to_its_last_weight():
+    options = Options(episodes=384 * 10, alpha=0.4, alpha_end=0.1)
+    weights = [alpha_at(options, update) for update in range(11)]
+    assert (weights[0], weights[5], weights[10]) == pytest.approx((0.4, 0.2, 0.1))

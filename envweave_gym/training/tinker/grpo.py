@@ -75,7 +75,7 @@ def training_rows(episodes: Sequence[Episode], entropy: float = 0.0) -> dict[str
 class Trainer:
     """A run on one ID; a context manager that closes environments and connection.
 
-    Subclasses may override :meth:`training_rows`, :meth:`evaluate`, :meth:`is_done`, :meth:`finish` and ``curves``.
+    Subclasses may override its methods and attributes without an underscore.
     """
 
     curves: tuple[str, ...] = ("reward", "success", "held_out_success", "kl")
@@ -265,9 +265,13 @@ class Trainer:
             key = ("train", seed, update, index)
             opening = SharedRequest(group, seed_of(*key, "opening"))
             later = PromptRequests(group, *key) if self.shares_prompts else None
-            task_seed = seed_of("task", *key) % _HELD_OUT
+            task_seed = self.task_seed(update, index)
             tasks += [Task(key, index, member, task_seed, opening, later) for member in range(group)]
         return tasks
+
+    def task_seed(self, update: int, index: int) -> int:
+        """Return the seed with which the members of a group reset; may be overridden."""
+        return seed_of("task", self.options.seed, update, index) % _HELD_OUT
 
     def policies(self, temperature: float | None = None) -> Policies:
         """Return samplers of the newest weights, by default with the temperature of training."""
