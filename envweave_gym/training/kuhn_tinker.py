@@ -27,7 +27,8 @@ from envweave_gym.training.tinker.prompts import Conversation, Prompts
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 ID = "envweave/KuhnPoker-v0"
-WORDS = ("check", "bet", "fold", "call")
+WORDS = (("check", "bet"), ("fold", "call"))
+"""Words for the two moves, before and after a bet."""
 FADING_UPDATES = 200
 """Updates in which the entropy bonus fades if the number of hands is not limited."""
 LARGEST_WEIGHT = 10.0
@@ -78,13 +79,12 @@ class KuhnTrainer(Trainer):
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
         """Return the rows with an advantage for each move, so that all information sets learn at the same rate."""
         assert self.prompts is not None, "the adapters are created first"
-        words = {(*self.prompts.encode(word), *self.prompts.end) for word in WORDS}
         moves = [
             move
             for one in episodes
             for part in one.trajectories.values()
             if part.counts
-            for move in moves_of(part, one.task.group, words)
+            for move in moves_of(part, one.task.group, self.prompts)
         ]
         at_prompt: dict[tuple[int, ...], list[Move]] = {}
         for move in moves:
@@ -166,19 +166,26 @@ class Move:
     logprob: float
     reward: float
     is_word: bool
-    """Whether it is exactly one of the words for the legal moves."""
+    """Whether it is exactly one of the words that its prompt offers."""
 
 
-def moves_of(part: Trajectory, deal: int, words: set[tuple[int, ...]]) -> Iterator[Move]:
-    """Return the moves of a player in a hand of the group ``deal``; ``words`` are the tokens of the words for moves."""
+def moves_of(part: Trajectory, deal: int, prompts: Prompts) -> Iterator[Move]:
+    """Return the moves of a player in a hand of the group ``deal``."""
     last = part.rows[-1].spans[-1]
     for row in part.rows:
         for start, end in row.spans:
             reply = tuple(row.tokens[start:end])
             is_refused = part.invalid > 0 and row is part.rows[-1] and (start, end) == last
             logprob = sum(row.logprobs[start:end])
-            is_word = reply in words and not is_refused
-            yield Move(part.agent, deal, row, tuple(row.tokens[:start]), reply, logprob, part.reward, is_word)
+            prompt = tuple(row.tokens[:start])
+            is_word = reply in _offered(prompts, prompt) and not is_refused
+            yield Move(part.agent, deal, row, prompt, reply, logprob, part.reward, is_word)
+
+
+def _offered(prompts: Prompts, prompt: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the tokens of the two words that a prompt offers; after a bet the game takes others for them, too."""
+    words = WORDS["fold or call" in prompts.decode(prompt)]
+    return [(*prompts.encode(word), *prompts.end) for word in words]
 
 
 def advantages_of(moves: Sequence[Move], alpha: float, other_reward: float) -> list[float]:
@@ -270,7 +277,7 @@ def _situation(env: Any, prompts: Prompts, name: str, seed: int) -> Situation:
             talk.read(envweave_gym.messages_of(infos, agent))
         player = len(so_far) % 2
         agent, prompt = env.possible_agents[player], talks[player].prompt()
-        words = ("fold", "call") if "b" in so_far else ("check", "bet")
+        words = WORDS["b" in so_far]
         if so_far == history:
             return Situation(name, agent, prompt, words)
         action = "pb".index(history[len(so_far)])

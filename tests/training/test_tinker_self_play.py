@@ -17,6 +17,7 @@ from envweave_gym.training.kuhn_tinker import (
     Options,
     advantages_of,
     alpha_at,
+    moves_of,
     seeds_of_deals,
     situations,
 )
@@ -166,3 +167,12 @@ def test_the_bonus_fades_from_its_first_to_its_last_weight():
     options = Options(episodes=384 * 10, alpha=0.4, alpha_end=0.1)
     weights = [alpha_at(options, update) for update in range(11)]
     assert (weights[0], weights[5], weights[10]) == pytest.approx((0.4, 0.2, 0.1))
+
+
+def test_only_the_words_that_a_prompt_offers_are_words():
+    (episode,) = play(FakeClient(lambda prompt, seed, index: "bet"), size=1).episodes
+    prompts = Prompts(Characters())
+    (opening,) = moves_of(episode.trajectories["player_0"], 0, prompts)
+    (answer,) = moves_of(episode.trajectories["player_1"], 0, prompts)
+    assert (opening.is_word, answer.is_word) == (True, False)
+    assert answer.reward != 0
