@@ -11,6 +11,7 @@ NAMES = (
     "imports",
     "walks",
     "training",
+    "tinker_server",
     "remote",
     "docker",
     "ray",

