@@ -6,6 +6,7 @@ and renamed, the JSON file last; so a checkpoint is there as a whole or not at a
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ SCHEME = "tinker://"
 KINDS = {"weights": "training", "sampler_weights": "sampler"}
 """The middle part of a path, and the SDK's word for it."""
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,127}")
+_log = logging.getLogger(__name__)
 
 
 class CheckpointFile(msgspec.Struct):
@@ -201,6 +203,9 @@ class Checkpoints:
         try:
             return msgspec.json.decode(file.read_bytes(), type=CheckpointFile)
         except (FileNotFoundError, NotADirectoryError):
+            return None
+        except msgspec.DecodeError as error:  # not written by this server
+            _log.warning("a checkpoint cannot be read", extra={"file": str(file), "detail": str(error)})
             return None
 
     def _write(self, file: Path, about: CheckpointFile) -> None:

@@ -207,5 +207,8 @@ class Futures:
         self._fetched.pop(request_id, None)
         if self._done.pop(request_id, None) is not None and future is not None and future.reply is not None:
             self._bytes -= len(future.reply.body)
-        if future is not None and future.completions is not None:
+        if future is None:
+            return
+        future.done.set()  # a client that waits for it comes again, and gets status 410
+        if future.completions is not None:
             future.completions.remove(future)

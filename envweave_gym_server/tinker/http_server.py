@@ -5,7 +5,9 @@ A connection over the limit gets status 429 with ``Retry-After`` and is closed; 
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
 from contextlib import suppress
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
+from envweave_gym_server.core.logs import trace_of
 from envweave_gym_server.tinker.api_errors import RETRY_AFTER_S
 
 MOST_CONNECTIONS, MOST_REFUSALS = 1024, 64
@@ -24,6 +27,7 @@ _REFUSAL = (
     b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
 ) % (len(_BODY), RETRY_AFTER_S, _BODY)
+_log = logging.getLogger(__name__)
 
 
 class _Handler(WSGIRequestHandler):
@@ -70,7 +74,10 @@ class HttpServer(ThreadedWSGIServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: the client of a connection has gone away."""
+        """Log what ended a connection's thread, unless it is that the client has gone away."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, OSError):
+            _log.error("a connection failed", extra=trace_of(error))
 
     def _refuse(self, connection: socket.socket) -> None:
         """Read the head of a request, so that the reply is not lost by a reset, and send the refusal."""

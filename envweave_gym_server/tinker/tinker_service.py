@@ -26,7 +26,7 @@ from envweave_gym_server.tinker.provenance import SampledRecords
 from envweave_gym_server.tinker.samplers import Samplers, Weights
 from envweave_gym_server.tinker.training_models import TrainingModels
 
-SWEEP_S = 5.0
+SWEEP_S = 15.0
 _NAME = "envweave_tinker"
 _log = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from envweave_gym_server.tinker.samplers import LARGEST_CLONE, Sampler, Weights
 from envweave_gym_server.tinker.tinker_service import TinkerService, the_service
 
 sampling_routes = Blueprint("sampling_routes", __name__)
+MOST_SAMPLES = 4096
 
 
 @sampling_routes.post("/create_sampling_session")
@@ -68,6 +69,8 @@ def asample() -> Response:
     body, service = body_of(Sample), the_service()
     sampler = service.samplers.find(body.sampling_session_id)
     service.sessions.heard(sampler.session_id)
+    if not 1 <= body.num_samples <= MOST_SAMPLES:
+        raise BadInput(f"num_samples {body.num_samples} is not served here; give 1 to {MOST_SAMPLES}")
     request_id = f"{sampler.sampler_id}#{body.seq_id}"
     sequence_ids = [f"{request_id}#{place}" for place in range(body.num_samples)]
     if service.futures.find(request_id) is None:

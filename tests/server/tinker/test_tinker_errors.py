@@ -96,6 +96,13 @@ REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
     "too long prompt": (sample_of(prompt([3] * 999)), tinker.BadRequestError, "999"),
     "empty prompt": (sample_of(types.ModelInput.empty()), tinker.BadRequestError, "prompt"),
     "token of no word": (sample_of(prompt([3, 99_999])), tinker.BadRequestError, "99999"),
+    "number of samples": (
+        lambda client: (
+            client.create_sampling_client(base_model=BASE).result().sample(prompt([3]), 10**9, params())
+        ),
+        tinker.BadRequestError,
+        "1000000000",
+    ),
     "temperature": (sample_of(prompt([3]), temperature=-1.0), tinker.BadRequestError, "temperature"),
     "image to sample": (sample_of(IMAGE), tinker.BadRequestError, "image"),
     "image to train": (

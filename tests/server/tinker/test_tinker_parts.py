@@ -88,6 +88,16 @@ def test_a_completion_log_repeats_what_was_not_confirmed():
     assert log.wait(cursor, 0) == (cursor, [])
 
 
+def test_a_wait_ends_when_its_session_does():
+    futures = Futures()
+    futures.add("a", "session")
+    waits = threading.Thread(target=futures.wait, args=("a", 30))
+    waits.start()
+    futures.drop_session("session")
+    waits.join(timeout=10)
+    assert not waits.is_alive()
+
+
 # Samplers
 
 
@@ -161,6 +171,17 @@ def test_an_expired_checkpoint_is_gone_and_its_files_are_swept(tmp_path: Path):
         store.load(path)
     store.sweep()
     assert list(tmp_path.glob("*/*/*")) == []
+    store.close()
+
+
+def test_a_description_that_cannot_be_read_does_not_hide_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    store = Checkpoints(tmp_path)
+    path = store.save({"a": torch.ones(2)}, about())
+    (tmp_path / "s+train+0" / "weights" / "two.json").write_text("{")
+    assert [one.path for one in store.all()] == [path]
+    assert "cannot be read" in caplog.text
     store.close()
 
 
