@@ -13,6 +13,12 @@ from envweave_gym_server.tinker import tinker_program
 from envweave_gym_server.tinker.__main__ import main as server_main
 
 
+@pytest.fixture(autouse=True)
+def _logs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program sets up the log of its process, which here is that of all tests."""
+    monkeypatch.setattr(tinker_program, "write_logs", lambda: None)
+
+
 def test_the_command_becomes_the_server_program(monkeypatch: pytest.MonkeyPatch):
     programs: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, words: programs.append(words) or sys.exit(0))
@@ -78,6 +84,5 @@ def test_without_a_model_the_tiny_one_is_served(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(tinker_program, "load_base", lambda name, path: loaded.update({name: path}))
     monkeypatch.setattr(tinker_program, "_serve", lambda *_: None)
     monkeypatch.setattr(tinker_program, "TinkerService", lambda *_: None)
-    monkeypatch.setattr(tinker_program, "write_logs", lambda: None)
     assert server_main(["--port=0"]) == 0
     assert loaded == {"envweave/tiny": tmp_path}

@@ -233,6 +233,20 @@ def test_a_faulty_request_does_not_fail_its_batch(
     assert max(sizes) > 1
 
 
+def test_each_failed_request_is_one_line_of_the_log(
+    client: tinker.ServiceClient, server: Server, caplog: pytest.LogCaptureFixture
+):
+    with pytest.raises(tinker.BadRequestError):
+        client.create_lora_training_client("no/such").result(timeout=DEADLINE_S)
+    with pytest.raises(tinker.RequestFailedError):
+        twice_saved(client).result(timeout=DEADLINE_S)
+    requests.post(
+        f"{server.url}/api/v1/retrieve_future", '{"request_id": "x"}', headers={"X-API-Key": KEY}, timeout=5
+    )
+    lines = [one for one in caplog.records if one.name.startswith("envweave_gym_server")]
+    assert [one.getMessage() for one in lines] == ["refused", "failed"]
+
+
 def test_another_client_is_not_affected_by_errors(client: tinker.ServiceClient, server: Server):
     with connected(server) as other:
         ours, theirs = model(client), model(other)

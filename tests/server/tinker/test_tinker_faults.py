@@ -123,6 +123,22 @@ def test_training_ends_with_the_same_bits_whatever_the_network_does(base_folder:
     assert len(set(hashes)) == 1
 
 
+def test_only_deterministic_servers_repeat_the_noise_of_requests_without_seeds(
+    base_folder: Path, tmp_path: Path
+):
+    def tokens(*, deterministic: bool) -> list[list[int]]:
+        with (
+            serving(base_folder, tmp_path / "noise", deterministic=deterministic, threads=1) as server,
+            connected(server) as client,
+        ):
+            sampler = client.create_sampling_client(base_model=BASE).result()
+            settings = params(seed=None, max_tokens=8, stop=[])
+            return [one.tokens for one in sampler.sample(prompt([3]), 4, settings).result().sequences]
+
+    assert tokens(deterministic=True) == tokens(deterministic=True)
+    assert tokens(deterministic=False) != tokens(deterministic=False)
+
+
 def test_a_request_that_was_done_long_ago_is_not_done_again(client: tinker.ServiceClient, server: Server):
     training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
     step = training.optim_step(types.AdamParams())
