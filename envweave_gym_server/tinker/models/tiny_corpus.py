@@ -1,7 +1,7 @@
 """Synthetic chats in the words of the package's toy tasks, which the tiny base model is trained on.
 
-Choices and moves are answered at random among the legal replies: reinforcement learning begins at chance. Requests to
-repeat a word and small sums are answered correctly.
+Choices are answered at random among the legal replies, and moves of poker nearly so: reinforcement learning begins at
+chance. Requests to repeat a word and small sums are answered correctly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _WORDS = (
 _LETTERS = "ABCD"
 _WEIGHTS = (3, 4, 1, 4, 4, 2)
 """How often each kind of text is drawn: pick, say, options, poker, sum, few sums."""
-_CARDS = ("jack", "queen", "king")
+_BOLDNESS = {"jack": 0.3, "queen": 0.5, "king": 0.7}
+"""Probability with which a poker player bets or calls, by its card."""
 _MOVES = {False: ("check", "bet"), True: ("fold", "call")}
 """Words for the two moves of Kuhn poker, before a bet and after it."""
 
@@ -101,8 +102,8 @@ def _few_sums(chooser: random.Random) -> Text:
 def _poker() -> Callable[[random.Random], Text]:
     """Return a function that plays a hand of Kuhn poker at random, and draws what one player read and answered.
 
-    One hand of four is followed by the question for the player's card: moves do not depend on it, and a model that
-    never looks at it would learn to do so only slowly.
+    Players are a little bolder with better cards, and one hand of four is followed by the question for the card: a
+    model that never looked at it would learn to do so only slowly.
     """
     env = envweave_gym.make("envweave/KuhnPoker-v0", api="parallel")
 
@@ -112,7 +113,8 @@ def _poker() -> Callable[[random.Random], Text]:
         moves, has_bet = 0, False
         while env.agents:
             _read(infos, turns)
-            agent, action = env.possible_agents[moves % 2], chooser.randrange(2)
+            agent = env.possible_agents[moves % 2]
+            action = int(chooser.random() < _BOLDNESS[_card_of(turns[agent])])
             turns[agent].append(("assistant", _MOVES[has_bet][action]))
             moves, has_bet = moves + 1, has_bet or action == 1
             *_, infos = env.step({agent: action})
@@ -123,8 +125,11 @@ def _poker() -> Callable[[random.Random], Text]:
 
 
 def _with_question(read: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    card = next(card for card in _CARDS if read[0][1].endswith(f"{card}."))
-    return [read[0], ("user", "Which card do you have?"), ("assistant", card)]
+    return [read[0], ("user", "Which card do you have?"), ("assistant", _card_of(read))]
+
+
+def _card_of(read: list[tuple[str, str]]) -> str:
+    return next(card for card in _BOLDNESS if read[0][1].endswith(f"{card}."))
 
 
 def _read(infos: dict[str, object], turns: dict[str, list[tuple[str, str]]]) -> None:

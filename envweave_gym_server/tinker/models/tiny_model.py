@@ -29,7 +29,7 @@ from envweave_gym_server.tinker.models.tokenizer_files import use_byte_level, wr
 
 TINY_NAME = "envweave/tiny"
 """Name under which the server offers the model."""
-_VERSION = 1
+_VERSION = 2
 """Part of the folder's name: count it up with every change of the corpus or of the training."""
 _SHAPE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -47,7 +47,7 @@ _SHAPE: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 _MOST_TOKENS = 1024
-_STEPS = 100
+_STEPS = 150
 _CHATS_PER_STEP = 32
 _LEARNING_RATE = 3e-3
 _WARMUP_STEPS = 20
