@@ -5,19 +5,21 @@
 
 The prompt is an issue of a real project with ``--options`` files of its repository, and the reply a letter. Issues
 are long, so the middle of a prompt is left out beyond ``--max-prompt-tokens``: its end, the files, always stays. It
-trains on the split ``test`` (300 issues) and is evaluated, greedily, on ``dev`` (23), which has other projects.
+trains on the split ``test`` (300 issues) and is evaluated, greedily, on 22 issues of ``dev``, which has other projects.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from envweave_gym.data.swebench_lite import SOURCE, instances
 from envweave_gym.training.options import option, parse_options, run_demo
 from envweave_gym.training.tinker.demo_options import DemoOptions, train_on
 
-ID = "envweave/SWEBenchLiteLocMCQ-v0"
+ID, HELD_OUT_SPLIT = "envweave/SWEBenchLiteLocMCQ-v0", "dev"
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Options(DemoOptions):
     max_tokens: int = option(8, "longest reply, in tokens")
     max_prompt_tokens: int = option(512, "longest prompt, in tokens; the middle of a longer one is left out")
     groups: int = option(8, "issues of each update")
+    eval_episodes: int = option(22, "held-out issues of an evaluation")
     options: int = option(4, "files to choose from", least=2, most=26)
     mask_paths: bool = option(False, "replace the names of files in issues, some of which name the right one")
     reward: str = option("dense", "dense: 0.1 for a wrong letter and 0 for none, or sparse: 0 for both")
@@ -46,7 +49,21 @@ class Options(DemoOptions):
 
 def train(options: Options) -> dict[str, Any]:
     """Train on the split ``test``, evaluate on ``dev``, and return the results."""
-    return train_on(ID, options, "dev")
+    return train_on(ID, options, HELD_OUT_SPLIT, held_out_resets(options))
+
+
+def held_out_resets(options: Options) -> list[dict[str, Any]]:
+    """Return reset options for the held-out issues that have wrong options.
+
+    Those come from other issues of the repository: of one repository ``dev`` has a single issue. Data that only a
+    server has is not looked into.
+    """
+    if not options.has_splits or "://" in options.backend:
+        return []
+    options.announce_data()
+    issues = instances(options.dataset.get("dataset", SOURCE.hub), HELD_OUT_SPLIT)
+    known = Counter(issue.repo for issue in issues)
+    return [{"index": index} for index, issue in enumerate(issues) if known[issue.repo] > 1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from absent import needs_module
@@ -81,6 +82,22 @@ def test_smollm_is_a_model_of_the_local_server() -> None:
     assert options.model in LOCAL_MODELS
     with pytest.raises(ValueError, match="--local and --base-url name two servers"):
         DemoOptions(smollm=True, base_url="http://127.0.0.1:1")
+
+
+def test_held_out_issues_are_those_with_wrong_options(tmp_path: Path) -> None:
+    def row(number: int, repo: str) -> dict[str, Any]:
+        return {**msgspec.to_builtins(toy_instances("dev")[0]), "instance_id": f"x__y-{number}", "repo": repo}
+
+    rows = [row(1, "x/y"), row(2, "alone/z"), row(3, "x/y")]
+    (tmp_path / "swebench_lite_dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENVWEAVE_DATA", "")
+        options = swebench_loc_mcq_tinker.Options(data=str(tmp_path))
+        assert swebench_loc_mcq_tinker.held_out_resets(options) == [{"index": 0}, {"index": 2}]
+    synthetic = swebench_loc_mcq_tinker.Options(data="synthetic")
+    assert swebench_loc_mcq_tinker.held_out_resets(synthetic) == [{"index": 0}, {"index": 1}]
+    elsewhere = swebench_loc_mcq_tinker.Options(backend="http://127.0.0.1:1")
+    assert swebench_loc_mcq_tinker.held_out_resets(elsewhere) == []
 
 
 def test_an_unknown_kind_of_patch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,18 @@ class DemoOptions(TinkerOptions):
             os.environ[FOLDER] = str(Path(self.data).expanduser().resolve())
 
 
-def train_on(env_id: str, options: DemoOptions, held_out_split: str) -> dict[str, Any]:
-    """Train on an ID, evaluate on ``held_out_split`` where the data has one, and return the results."""
+def train_on(
+    env_id: str,
+    options: DemoOptions,
+    held_out_split: str,
+    held_out_resets: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Train on an ID, evaluate on ``held_out_split`` where the data has one, and return the results.
+
+    ``held_out_resets`` are the reset options of evaluations, by default none.
+    """
     options.announce_data()
     held_out = {"split": held_out_split} if options.has_splits else None
-    return train(env_id, options, arguments=options.arguments, held_out=held_out)
+    return train(
+        env_id, options, arguments=options.arguments, held_out=held_out, held_out_resets=held_out_resets
+    )

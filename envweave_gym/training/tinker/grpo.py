@@ -9,6 +9,7 @@ end with the same adapter, also if one of them was interrupted.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -89,9 +90,11 @@ class Trainer:
         options: TinkerOptions,
         arguments: Mapping[str, Any] | None = None,
         held_out: Mapping[str, Any] | None = None,
+        held_out_resets: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Check options, environment and server; ``arguments`` go to ``make``, ``held_out`` too for evaluations."""
+        """Check options, environment and server; the arguments are those of :func:`train`."""
         self.options, self._env_id = options, env_id
+        self._held_out_resets = held_out_resets or [{}]
         need("tqdm", "tinker", "the progress bar")
         settings = settings_of(options, env_id=env_id, arguments=arguments or {}, held_out=held_out or {})
         self.state = RunState(settings=settings)
@@ -316,9 +319,10 @@ class Trainer:
         options = self.options
         if not options.eval_every:
             return {}
+        resets = itertools.cycle(self._held_out_resets)
         tasks = [
-            Task(("held out", index), index, 0, _HELD_OUT + index, SharedRequest(1, index))
-            for index in range(options.eval_episodes)
+            Task(("held out", index), index, 0, _HELD_OUT + index, SharedRequest(1, index), options=reset)
+            for index, reset in zip(range(options.eval_episodes), resets, strict=False)
         ]
         played = self._held_out.play(tasks, self.policies(temperature=0.0))
         self.transcripts.add("held out", played.episodes)
@@ -362,10 +366,12 @@ def train(
     *,
     arguments: Mapping[str, Any] | None = None,
     held_out: Mapping[str, Any] | None = None,
+    held_out_resets: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Train a language model on an ID, and return the results.
 
-    ``arguments`` go to ``make``, and ``held_out`` too in evaluations, such as ``{"split": "test"}``.
+    ``arguments`` go to ``make``, and ``held_out`` too in evaluations, such as ``{"split": "test"}``. Evaluations use
+    ``held_out_resets`` in turn as the options of their resets, such as the indices of some tasks.
     """
-    with Trainer(env_id, options, arguments, held_out) as trainer:
+    with Trainer(env_id, options, arguments, held_out, held_out_resets) as trainer:
         return trainer.run()
