@@ -12,6 +12,7 @@ NAMES = (
     "walks",
     "training",
     "tinker_server",
+    "tinker_throughput",
     "remote",
     "docker",
     "ray",
