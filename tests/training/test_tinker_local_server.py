@@ -1,0 +1,59 @@
+"""The local Tinker server as a child process: it ends with its owner, and says why it cannot start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+from absent import needs_module
+from tinker_servers import ARGUMENTS
+
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.training.tinker.local_server import LocalServer
+
+OWNER = """
+import sys, time
+from envweave_gym.training.tinker.local_server import LocalServer
+server = LocalServer(*sys.argv[2:], folder=sys.argv[1])
+print(server.pid, server.base_url, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _packages() -> None:
+    for module in ("tinker", "torch"):
+        needs_module(module)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_the_server_ends_when_its_owner_is_killed(tmp_path: Path):
+    command = [sys.executable, "-c", OWNER, str(tmp_path), *ARGUMENTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, url = owner.stdout.readline().split()
+        assert requests.get(f"{url}/api/v1/healthz", timeout=10).ok
+        owner.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while is_there(int(pid)):
+        assert time.monotonic() < deadline
+    with pytest.raises(requests.exceptions.ConnectionError):
+        requests.get(f"{url}/api/v1/healthz", timeout=10)
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path):
+    with pytest.raises(NotAvailable, match=r"did not start: .*no model at /nowhere"):
+        LocalServer("--model", "local/x=/nowhere", folder=tmp_path)
