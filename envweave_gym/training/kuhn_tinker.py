@@ -47,21 +47,22 @@ class Options(TinkerOptions):
     demo: ClassVar[str] = "kuhn_tinker"
 
     num_envs: int = option(64, "environments, each in a thread")
-    group: int = option(32, "hands of one deal")
-    groups: int = option(12, "deals of each update")
-    episodes: int = option(92_160, "hands to train on", least=0)
+    group: int = option(64, "hands of one deal")
+    groups: int = option(6, "deals of each update; multiples of 6 have all deals equally often")
+    episodes: int = option(61_440, "hands to train on", least=0)
     max_tokens: int = option(4, "longest reply, in tokens")
     invalid_reward: float = option(-2.0, "reward of a reply that is no move", least=-1e9)
-    learning_rate: float = option(1e-3, "step size of Adam")
+    learning_rate: float = option(6e-4, "step size of Adam")
     adam_beta1: float = option(
         0.0, "decay of Adam's mean of the gradients; more makes self-play circle", least=0, most=1
     )
     schedule: str = option(
         "linear", "course of the learning rate: constant, or linear (to 0 at the last episode)"
     )
-    alpha: float = option(0.2, "weight of the entropy bonus at first")
-    alpha_end: float = option(0.05, "weight of the entropy bonus at the end")
-    target_nash_conv: float = option(0.0, "stop when the NashConv is below this; 0: no target", least=0)
+    alpha: float = option(0.4, "weight of the entropy bonus at first")
+    alpha_end: float = option(0.1, "weight of the entropy bonus at the end")
+    eval_every: int = option(5, "updates between two readings of the policy; 0: none", least=0)
+    target_nash_conv: float = option(0.05, "stop when the NashConv is below this; 0: no target", least=0)
 
 
 class KuhnTrainer(Trainer):
