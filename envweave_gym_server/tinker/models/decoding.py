@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch, token_limit
-from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Transformer
+from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Transformer, precision_for
 from envweave_gym_server.tinker.models.lora import FrozenAdapter
 from envweave_gym_server.tinker.models.prompt_scores import PromptScores, score_prompt
 from envweave_gym_server.tinker.models.token_choice import ChoiceRules, TokenLogprobs, choose, top_logprobs
@@ -149,9 +149,10 @@ def sample(
         for request in requests
     ]
     waiting = [sequence for group in sequences for sequence in group]
-    while waiting:
-        batch, waiting = _admitted(transformer.config, waiting)
-        waiting = _continue(transformer, weights, batch, decode) + waiting
+    with precision_for(transformer.config):
+        while waiting:
+            batch, waiting = _admitted(transformer.config, waiting)
+            waiting = _continue(transformer, weights, batch, decode) + waiting
     return [SampleResult([sequence.result() for sequence in group], *group[0].scores) for group in sequences]
 
 

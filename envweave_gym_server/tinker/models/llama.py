@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from envweave_gym_server.tinker.models.prefix_packing import PackedTokens
 
 WRITTEN_OUT_TOKENS = 640
 """Attention of at most this many tokens is written out: measured on CPU, torch's fused one is slower up to there."""
+
+_SMALL_WIDTH = 256
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,22 @@ class Transformer:
             keys = self.normalised(keys, weights.key_norm)
         cosines, sines = self._cosines[positions][:, None], self._sines[positions][:, None]  # (N, 1, size)
         return Projections(_rotated(queries, cosines, sines), _rotated(keys, cosines, sines), values)
+
+
+@contextmanager
+def precision_for(config: ModelConfig) -> Generator[None]:
+    """Multiply in full float32 precision in the block if the model is small, else as the process is set.
+
+    With "medium" precision, torch compiles a kernel for each new shape: a small model takes twice as long with it, and
+    keeps the kernels in memory.
+    """
+    before = torch.get_float32_matmul_precision()
+    if config.width < _SMALL_WIDTH:
+        torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def linear(inputs: Tensor, weight: Tensor, change: LowRank | None, bias: Tensor | None = None) -> Tensor:

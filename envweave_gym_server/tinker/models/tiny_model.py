@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envweave_gym_server.tinker.models.base_model import config_of
 from envweave_gym_server.tinker.models.cache_folders import cache_folder, made_once
-from envweave_gym_server.tinker.models.llama import ModelConfig, Transformer
+from envweave_gym_server.tinker.models.llama import ModelConfig, Transformer, precision_for
 from envweave_gym_server.tinker.models.prefix_packing import pack
 from envweave_gym_server.tinker.models.target_logprobs import target_logprobs
 from envweave_gym_server.tinker.models.tiny_corpus import (
@@ -74,8 +74,10 @@ def train_tiny_model(folder: Path) -> None:
         "bos_token_id": ids["bos"],
         "eos_token_id": ids["eos"],
     }
-    weights = _initial(config_of(settings))
-    _train(config_of(settings), weights, tokenizer)
+    config = config_of(settings)
+    weights = _initial(config)
+    with precision_for(config):
+        _train(config, weights, tokenizer)
     write_tokenizer(tokenizer, folder, bos=IM_START, eos=IM_END, pad=END_OF_TEXT, chat_template=CHAT_TEMPLATE)
     save_file({name: weight.detach() for name, weight in weights.items()}, folder / "model.safetensors")
     _write_json(folder / "config.json", settings)

@@ -16,6 +16,7 @@ from envweave_gym_server.tinker.models.llama import (
     LowRankWeights,
     ModelConfig,
     Transformer,
+    precision_for,
 )
 from envweave_gym_server.tinker.models.lora import FrozenAdapter, LoraAdapter
 from envweave_gym_server.tinker.models.losses import (
@@ -95,7 +96,7 @@ def forward(
     weights = frozen.weights if frozen is not None else {}
     rows = [_row(index, datum, loss, everywhere=True) for index, datum in enumerate(datums)]
     totals = _Totals(datums)
-    with torch.no_grad():
+    with torch.no_grad(), precision_for(transformer.config):
         for piece in _pieces(transformer.config, rows):
             _pass(transformer, weights, piece, loss, loss_config, totals)
     return PassResult(totals.logprobs, totals.metrics())
@@ -115,10 +116,11 @@ def forward_backward(
     check_datums(transformer.config, datums, loss, loss_config)
     rows = [_row(index, datum, loss, everywhere=False) for index, datum in enumerate(datums)]
     totals = _Totals(datums)
-    for piece in _pieces(transformer.config, [row for row in rows if len(row.positions)]):
-        total = _pass(transformer, adapter.weights(), piece, loss, loss_config, totals)
-        if total.requires_grad:
-            total.backward()
+    with precision_for(transformer.config):
+        for piece in _pieces(transformer.config, [row for row in rows if len(row.positions)]):
+            total = _pass(transformer, adapter.weights(), piece, loss, loss_config, totals)
+            if total.requires_grad:
+                total.backward()
     return PassResult(totals.logprobs, totals.metrics())
 
 

@@ -13,7 +13,7 @@ from random_models import CONTEXT, VOCABULARY, random_adapter, reference_model, 
 
 from envweave_gym_server.tinker.models import decoding, decoding_batch
 from envweave_gym_server.tinker.models.decoding import SampleRequest, SampleResult, check_request, sample
-from envweave_gym_server.tinker.models.llama import Transformer
+from envweave_gym_server.tinker.models.llama import Transformer, precision_for
 from envweave_gym_server.tinker.models.losses import Datum
 from envweave_gym_server.tinker.models.row_groups import assign_slots, rank_in_group
 from envweave_gym_server.tinker.models.token_choice import ChoiceRules, choose
@@ -252,3 +252,30 @@ def test_slots_keep_first_children_and_fill_holes():
     assert slots.tolist() == [0, 1, 2, 3, 4]
     assert moved.tolist() == [False, True, False, True, True]
     assert rank_in_group(np.array([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
+
+
+def test_a_small_model_is_computed_in_full_precision_whatever_the_process_is_set_to(transformer: Transformer):
+    datum = Datum(PROMPT, {"target_tokens": torch.tensor(PROMPT)})
+    exact = (
+        forward(transformer, None, [datum], "cross_entropy", {}).logprobs,
+        sample(transformer, None, REQUESTS, text_of),
+    )
+    torch.set_float32_matmul_precision("medium")
+    [logprobs] = forward(transformer, None, [datum], "cross_entropy", {}).logprobs
+    assert torch.equal(logprobs, exact[0][0])
+    assert sample(transformer, None, REQUESTS, text_of) == exact[1]
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_the_precision_is_restored_after_an_error(transformer: Transformer):
+    def fail() -> None:
+        with precision_for(transformer.config):
+            assert torch.get_float32_matmul_precision() == "highest"
+            raise ZeroDivisionError
+
+    torch.set_float32_matmul_precision("medium")
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert torch.get_float32_matmul_precision() == "medium"
+    with precision_for(replace(transformer.config, width=576)):
+        assert torch.get_float32_matmul_precision() == "medium"
