@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from typing import Any
 
@@ -13,7 +14,7 @@ from fake_tinker import FakeClient, group, policies
 import envweave_gym
 from envweave_gym.core.faults import Fault, FaultStorm, InvalidArgument
 from envweave_gym.training.tinker.episodes import AGENT, Episode, play
-from envweave_gym.training.tinker.rollouts import Rollouts
+from envweave_gym.training.tinker.rollouts import Played, Player, Rollouts, _Job
 
 needs_module("tinker", "tinker")
 needs_module("jinja2")
@@ -127,10 +128,6 @@ def test_a_lost_episode_is_played_again_with_the_same_seeds_and_counts_as_a_faul
 
 @pytest.mark.usefixtures("registries")
 def test_an_episode_that_stays_lost_has_a_fault_and_no_reward():
-    def crash(env: Sums) -> None:
-        if env.right == Sums().reset(seed=7)[0][-1:]:
-            raise AssertionError
-
     def crash_on_seed(env: Sums) -> None:
         if env.np_random_seed == 7:
             raise OSError("disk full")
@@ -198,3 +195,63 @@ def test_a_fault_that_the_environment_reports_is_no_reward():
         (episode,) = pool.play(group(1), policies(FakeClient(last_digit))).episodes
     assert episode.fault is not None
     assert "its server is gone" in episode.fault.message
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_episode_that_exits_the_process_is_a_fault_and_the_others_are_played():
+    def leave(env: Sums) -> None:
+        if env.np_random_seed == 7:
+            raise SystemExit(3)
+
+    tasks = [*group(2), *group(2, seed=8, index=1)]
+    with rollouts(lambda: Sums(leave)) as pool:
+        played = finished(lambda: pool.play(tasks, policies(FakeClient(last_digit))))
+    assert [one.fault is None for one in played.episodes] == [False, False, True, True]
+    assert "SystemExit: 3" in played.messages
+
+
+def test_an_environment_that_exits_when_it_is_closed_holds_up_nothing():
+    class Leaves:
+        def close(self) -> None:
+            raise SystemExit
+
+    def crash(*args: Any) -> Any:
+        raise OSError("disk full")
+
+    with Rollouts(Leaves, crash, num_envs=1, attempts=1) as pool:
+        played = finished(lambda: pool.play(group(2), policies(FakeClient(last_digit))))
+    assert played.messages == ["OSError: disk full"]
+
+
+def test_a_job_taken_while_its_player_is_abandoned_goes_to_another_player():
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    player = Player(gym.Env, lambda *args: {}, jobs, queue.SimpleQueue())
+    assert player.abandon()  # while it waits for a job
+    job = object()
+    jobs.put(job)
+    player.thread.join(30)
+    assert not player.thread.is_alive()
+    assert jobs.get_nowait() is job
+
+
+def test_a_player_that_has_ended_its_late_episode_is_not_abandoned():
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    player = Player(gym.Env, lambda *args: {}, jobs, outcomes)
+    (late, task) = group(2)
+    jobs.put(_Job(0, late, policies(FakeClient(last_digit))))
+    ended = outcomes.get(timeout=30)
+    assert not player.abandon(ended.job)
+    jobs.put(_Job(1, task, ended.job.policies))
+    assert outcomes.get(timeout=30).episode.task is task
+    jobs.put(None)
+
+
+def finished(play: Any) -> Played:
+    """Return what ``play()`` returns, in a thread that a hang does not hold up."""
+    done: list[Played] = []
+    thread = threading.Thread(target=lambda: done.append(play()), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert done, "still waiting"
+    return done[0]

@@ -45,11 +45,8 @@ class _Job:
 @dataclass
 class _Outcome:
     job: _Job
-    player: Player
     episode: Episode
     fatal: BaseException | None = None
-    is_late: bool = False
-    """Whether the deadline has passed; what the player itself still returns is ignored."""
 
 
 class Player:
@@ -66,18 +63,40 @@ class Player:
         self._env: Any = None
         self.watch = Stopwatch()
         self.job: _Job | None = None
-        self.abandoned = False
+        self._lock = threading.Lock()
+        self._abandoned = False
         self.thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
         self.thread.start()
 
+    def abandon(self, job: _Job | None = None) -> bool:
+        """Ignore what the player still returns and give it no more jobs, but only while it plays ``job``, if given.
+
+        Return whether that was done.
+        """
+        with self._lock:
+            if job is not None and self.job is not job:
+                return False
+            self._abandoned = True
+            return True
+
     def _run(self) -> None:
-        while not self.abandoned and (job := self._jobs.get()) is not None:
+        while not self._abandoned and (job := self._jobs.get()) is not None and self._begin(job):
+            outcome = self._outcome(job)
+            with self._lock:
+                self.job = None
+                if not self._abandoned:
+                    self._outcomes.put(outcome)
+        self._close()
+
+    def _begin(self, job: _Job) -> bool:
+        """Note a job that was taken, or return it to the queue if the player was abandoned in the meantime."""
+        with self._lock:
+            if self._abandoned:
+                self._jobs.put(job)
+                return False
             self.watch = Stopwatch()
             self.job = job
-            outcome = self._outcome(job)
-            self.job = None
-            self._outcomes.put(outcome)
-        self._close()
+            return True
 
     def _outcome(self, job: _Job) -> _Outcome:
         try:
@@ -85,17 +104,17 @@ class Player:
                 with self.watch:
                     self._env = self._make()
             trajectories = self._play(self._env, job.task, job.policies, self.watch)
-            return _Outcome(job, self, Episode(job.task, trajectories))
+            return _Outcome(job, Episode(job.task, trajectories))
         except LOST_RUN as error:
-            return _Outcome(job, self, Episode(job.task), error)
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a fault
+            return _Outcome(job, Episode(job.task), error)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: without an outcome, play() waits for ever
             self._close()
-            return _Outcome(job, self, lost(job.task, error))
+            return _Outcome(job, lost(job.task, error))
 
     def _close(self) -> None:
         env, self._env = self._env, None
         if env is not None:
-            with suppress(Exception):  # a broken environment may be unable to close
+            with suppress(BaseException):  # a broken environment may be unable to close, or call sys.exit()
                 env.close()
 
 
@@ -148,11 +167,10 @@ class Rollouts:
 
         Call ``on_episode`` after each. Raise ``FaultStorm`` if faults in a row show that trying again does not help.
         """
+        # The first member of every group first: its request has the replies of the others.
         order = sorted(range(len(tasks)), key=lambda index: (tasks[index].member, index))
         self._start(len(tasks))
-        for (
-            index
-        ) in order:  # the first member of every group first: its request has the replies of the others
+        for index in order:
             self._jobs.put(_Job(index, tasks[index], policies))
         done: dict[int, Episode] = {}
         played = Played([])
@@ -180,16 +198,14 @@ class Rollouts:
                 yield self._outcomes.get_nowait()
         for player in list(self._players):
             job, seconds = player.job, player.watch.seconds
-            if job is not None and seconds > self._deadline_s and not player.abandoned:
+            if job is not None and seconds > self._deadline_s and player.abandon(job):
                 self._replace(player)
                 message = f"an episode spent more than {self._deadline_s:g} s in its environment"
                 fault = Fault(FaultKind.TIMEOUT, message, retryable=True)
-                yield _Outcome(job, player, Episode(job.task, fault=fault), is_late=True)
+                yield _Outcome(job, Episode(job.task, fault=fault))
 
     def _settle(self, outcome: _Outcome, played: Played) -> Episode | None:
         """Return the episode of a task that is done, or put it into the queue again."""
-        if outcome.player.abandoned and not outcome.is_late:
-            return None
         if outcome.fatal is not None:
             raise outcome.fatal
         fault = outcome.episode.fault
@@ -211,14 +227,13 @@ class Rollouts:
             raise FaultStorm(f"{self._in_a_row} episodes in a row were lost, the last: {fault.message}")
 
     def _replace(self, player: Player) -> None:
-        player.abandoned = True
         self._players.remove(player)
         self._players.append(Player(self._make, self._play, self._jobs, self._outcomes))
 
     def _abandon_all(self) -> None:
         """Leave jobs that are not done to players that nobody listens to; the next tasks get new ones."""
         for player in self._players:
-            player.abandoned = True
+            player.abandon()
         self._end_players()
         self._jobs, self._outcomes = queue.SimpleQueue(), queue.SimpleQueue()
 
