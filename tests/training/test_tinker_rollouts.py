@@ -15,6 +15,7 @@ import envweave_gym
 from envweave_gym.core.faults import Fault, FaultStorm, InvalidArgument
 from envweave_gym.training.tinker.episodes import AGENT, Episode, play
 from envweave_gym.training.tinker.rollouts import Played, Player, Rollouts, _Job
+from envweave_gym.training.tinker.sampling import Sampler, SharedRequest
 
 needs_module("tinker", "tinker")
 needs_module("jinja2")
@@ -255,3 +256,22 @@ def finished(play: Any) -> Played:
     thread.join(30)
     assert done, "still waiting"
     return done[0]
+
+
+def test_a_shared_request_that_failed_is_sent_again():
+    client = FakeClient(last_digit)
+    failures = [ConnectionError("the reply was lost")]
+
+    def wait(future: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return future.result()
+
+    one = Sampler(client, wait, max_tokens=4, stop=[])
+    shared = SharedRequest(2, 5)
+    prompt = [ord("7")]
+    with pytest.raises(ConnectionError):
+        shared.reply(one, prompt, 0, 1)
+    assert shared.reply(one, prompt, 0, 1).tokens[:1] == [ord("7")]
+    assert shared.reply(one, prompt, 1, 2).tokens[:1] == [ord("7")]
+    assert [(request.count, request.seed) for request in client.requests] == [(2, 5), (2, 5)]

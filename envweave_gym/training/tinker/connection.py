@@ -117,6 +117,10 @@ class Connection:
             try:
                 return future.result(timeout=POLL_S)
             except FutureTimeout as error:
+                if _failed_with(future, error):  # the SDK has given up; waiting longer would never end
+                    raise ServerLost(
+                        f"the Tinker server at {self.base_url} does not answer: {_sentence(error)}"
+                    ) from error
                 if not self._is_alive():
                     raise ServerLost(f"the Tinker server at {self.base_url} does not answer") from error
             except self._sdk.APIConnectionError as error:
@@ -148,13 +152,21 @@ class Connection:
     def _answers(self) -> bool | None:
         """Return whether the server answers; ``None`` if it took the connection and was silent."""
         try:
-            requests.get(f"{self.base_url}/api/v1/healthz", timeout=HEALTH_TIMEOUT_S)
+            with requests.Session() as session:
+                session.trust_env = not self._is_loopback  # a proxy would answer for a dead local server
+                answer = session.get(f"{self.base_url}/api/v1/healthz", timeout=HEALTH_TIMEOUT_S)
         except requests.exceptions.ReadTimeout:
             return None
         except requests.exceptions.RequestException:
             return False
+        if answer.status_code >= 500:  # a gateway says that the server behind it is gone
+            return False
         self._last_answer = time.monotonic()
         return True
+
+    @property
+    def _is_loopback(self) -> bool:
+        return urlsplit(self.base_url).hostname in ("127.0.0.1", "localhost", "::1")
 
     def reconnect(self, wait_s: float, report: Callable[[str], Any]) -> None:
         """Wait until the server answers again, and open a new session; raise ``NotAvailable`` after ``wait_s``.
@@ -209,6 +221,12 @@ def _in_thread(function: Callable[[], Any]) -> Future[Any]:
 
     threading.Thread(target=run, name="Tinker call", daemon=True).start()
     return future
+
+
+def _failed_with(future: Any, error: Exception) -> bool:
+    """Return whether a timeout is the failure of the request itself, not the end of a wait for it."""
+    inner = future if isinstance(future, Future) else future.future()
+    return inner.done() and not inner.cancelled() and inner.exception() is error
 
 
 def _is_no_closed_session(record: logging.LogRecord) -> bool:

@@ -94,9 +94,20 @@ class SharedRequest:
             if self._prompt is None:
                 self._future = sampler.submit(prompt, self._count, self._seed)
                 self._prompt = tuple(prompt)
-        if self._prompt != tuple(prompt):
+            future = self._future if self._prompt == tuple(prompt) else None
+        if future is None:
             return sampler.replies(sampler.submit(prompt, 1, own_seed))[0]
-        return sampler.replies(self._future)[member]
+        try:
+            return sampler.replies(future)[member]
+        except Exception:
+            self._forget(future)
+            raise
+
+    def _forget(self, failed: Any) -> None:
+        """Let the next attempt send the request again."""
+        with self._lock:
+            if self._future is failed:
+                self._prompt = self._future = None
 
 
 class PromptRequests:

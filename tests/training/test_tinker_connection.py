@@ -1,0 +1,98 @@
+"""Waiting for the server: a request that failed, a gateway that answers for a dead server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
+
+import pytest
+from absent import needs_module
+
+from envweave_gym.training.tinker.connection import Connection, ServerLost
+
+needs_module("tinker", "tinker")
+
+
+class Unopened(Connection):
+    """A connection without a session, for what needs none."""
+
+    def __init__(self, base_url: str) -> None:
+        import tinker
+
+        self._sdk, self.base_url = tinker, base_url
+        self._health_lock = threading.Lock()
+        self._last_answer = self._last_check = 0.0
+
+
+class Wrapped:
+    """A future of the SDK's own kind."""
+
+    def __init__(self, inner: Future[Any]) -> None:
+        self._inner = inner
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._inner.result(timeout)
+
+    def future(self) -> Future[Any]:
+        return self._inner
+
+
+@pytest.mark.parametrize("kind", [lambda future: future, Wrapped])
+def test_a_request_that_failed_with_a_timeout_is_a_lost_server_and_not_waited_for_again(kind: Any):
+    failed: Future[Any] = Future()
+    failed.set_exception(TimeoutError("the SDK gave up"))
+    caught: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            Unopened("http://127.0.0.1:9").result(kind(failed))
+        except ServerLost as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert "the SDK gave up" in str(caught[0])
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Answers every request with one status."""
+
+    status: ClassVar[int] = 502
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def gateway() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Gateway) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("status", "answers"), [(502, False), (200, True), (401, True)])
+def test_a_gateway_that_reports_an_error_is_no_answer_of_the_server(
+    status: int, answers: bool, gateway: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Gateway, "status", status)
+    assert Unopened(gateway)._answers() is answers
+
+
+def test_a_proxy_does_not_answer_for_a_server_of_this_machine(gateway: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Gateway, "status", 200)
+    monkeypatch.setenv("HTTP_PROXY", gateway)
+    monkeypatch.setenv("http_proxy", gateway)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert Unopened("http://127.0.0.1:9")._answers() is False
