@@ -62,7 +62,7 @@ class Options(TinkerOptions):
     alpha: float = option(0.4, "weight of the entropy bonus at first")
     alpha_end: float = option(0.1, "weight of the entropy bonus at the end")
     eval_every: int = option(5, "updates between two readings of the policy; 0: none", least=0)
-    target_nash_conv: float = option(0.05, "stop when the NashConv is below this; 0: no target", least=0)
+    target_nash_conv: float = option(0.1, "stop when the NashConv is below this; 0: no target", least=0)
 
 
 class KuhnTrainer(Trainer):
