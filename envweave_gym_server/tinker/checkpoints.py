@@ -29,6 +29,8 @@ SCHEME = "tinker://"
 KINDS = {"weights": "training", "sampler_weights": "sampler"}
 """The middle part of a path, and the SDK's word for it."""
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,127}")
+_OWN_FILE = re.compile(r"([^/]+)\.(?:[0-9a-f]{8}\.safetensors(\.part)?|json(\.part))")
+"""The name of a file that :class:`Checkpoints` wrote beside a description: weights, or what is half written."""
 _log = logging.getLogger(__name__)
 
 
@@ -189,7 +191,7 @@ class Checkpoints:
                     self._remove(about)
 
     def _descriptions(self) -> Iterator[Path]:
-        return self.folder.glob("*/*/*.json")
+        return (file for kind in KINDS for file in self.folder.glob(f"*/{kind}/*.json"))
 
     def _file(self, run: str, kind: str, name: str) -> Path:
         """Return the JSON file of a checkpoint; not every file system takes the colons of a run."""
@@ -197,16 +199,20 @@ class Checkpoints:
 
     def _is_there(self, where: Path) -> bool:
         about = self._read(where)
-        return about is not None and not about.is_expired()
+        return where.exists() if about is None else not about.is_expired()
 
     def _read(self, file: Path) -> CheckpointFile | None:
         try:
-            return msgspec.json.decode(file.read_bytes(), type=CheckpointFile)
+            about = msgspec.json.decode(file.read_bytes(), type=CheckpointFile)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except msgspec.DecodeError as error:  # not written by this server
+        except (OSError, msgspec.DecodeError) as error:  # damaged, of another version, or not of this server
             _log.warning("a checkpoint cannot be read", extra={"file": str(file), "detail": str(error)})
             return None
+        if _OWN_FILE.fullmatch(about.weights) is None:
+            _log.warning("a checkpoint names weights elsewhere", extra={"file": str(file)})
+            return None
+        return about
 
     def _write(self, file: Path, about: CheckpointFile) -> None:
         unfinished = file.with_name(f"{file.name}.part")
@@ -221,15 +227,21 @@ class Checkpoints:
         (file.parent / about.weights).unlink(missing_ok=True)
 
     def _remove_leftovers(self) -> None:
-        """Remove unfinished files, and weights that no JSON file names."""
-        named = {
-            file.parent / about.weights
-            for file in self._descriptions()
-            if (about := self._read(file)) is not None
-        }
-        for file in (*self.folder.glob("*/*/*.part"), *self.folder.glob("*/*/*.safetensors")):
-            if file not in named:
-                file.unlink(missing_ok=True)
+        """Remove what this class left half written: files with names that it makes, in folders that it makes.
+
+        Weights stay if their description names them or cannot be read, and so do all files of others.
+        """
+        for kind in KINDS:
+            for file in self.folder.glob(f"*+train+*/{kind}/*"):
+                match = _OWN_FILE.fullmatch(file.name)
+                if match is not None and (match[2] or match[3] or self._is_unnamed(file, match[1])):
+                    file.unlink(missing_ok=True)
+
+    def _is_unnamed(self, weights: Path, name: str) -> bool:
+        """Return whether weights have no description, or one that names others."""
+        description = weights.with_name(f"{name}.json")
+        about = self._read(description)
+        return not description.exists() if about is None else about.weights != weights.name
 
 
 def _flush(path: Path) -> None:

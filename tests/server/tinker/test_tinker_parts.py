@@ -188,7 +188,7 @@ def test_a_description_that_cannot_be_read_does_not_hide_the_others(
 def test_leftovers_are_removed_unless_another_server_writes_there(tmp_path: Path):
     first = Checkpoints(tmp_path)
     path = first.save({"a": torch.ones(2)}, about())
-    leftover = tmp_path / "s+train+0" / "weights" / "two.1234.safetensors.part"
+    leftover = tmp_path / "s+train+0" / "weights" / "two.12345678.safetensors.part"
     leftover.write_bytes(b"half")
     Checkpoints(tmp_path).close()
     assert leftover.exists()
@@ -197,6 +197,49 @@ def test_leftovers_are_removed_unless_another_server_writes_there(tmp_path: Path
     assert not leftover.exists()
     assert second.load(path)[1]["a"].tolist() == [1, 1]
     second.close()
+
+
+def test_files_that_are_not_of_the_server_stay(tmp_path: Path):
+    names = [
+        "Qwen/model.safetensors",
+        "Qwen/config.json",
+        "x/weights/one.12345678.safetensors",
+        "down/film.part",
+    ]
+    names += ["s+train+0/weights/mine.safetensors", "s+train+0/weights/mine.part", "s+train+0/mine.json.part"]
+    files = [tmp_path / "models" / name for name in names] + [tmp_path / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    Checkpoints(tmp_path).close()
+    assert [file for file in files if not file.exists()] == []
+
+
+@pytest.mark.parametrize("change", [('"steps":1', '"steps":"1 of a newer version"'), ('{"', "{")])
+def test_weights_stay_if_their_description_cannot_be_read(tmp_path: Path, change: tuple[str, str]):
+    store = Checkpoints(tmp_path)
+    path = store.save({"a": torch.ones(2)}, about())
+    store.close()
+    description = tmp_path / "s+train+0" / "weights" / "one.json"
+    text = description.read_text()
+    description.write_text(text.replace(*change))
+    damaged = Checkpoints(tmp_path)
+    with pytest.raises(BadInput, match="exists"):
+        damaged.save({"a": torch.zeros(2)}, about())
+    damaged.close()
+    description.write_text(text)
+    store = Checkpoints(tmp_path)
+    assert store.load(path)[1]["a"].tolist() == [1, 1]
+    store.close()
+
+
+def test_weights_without_a_description_are_removed(tmp_path: Path):
+    store = Checkpoints(tmp_path)
+    store.save({"a": torch.ones(2)}, about())
+    store.close()
+    (tmp_path / "s+train+0" / "weights" / "one.json").unlink()
+    Checkpoints(tmp_path).close()
+    assert list(tmp_path.glob("*/*/*")) == []
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".a", "a:b", "a b", "é", "a" * 129, "a\n", "a\\b"])
