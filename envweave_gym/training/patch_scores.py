@@ -58,7 +58,7 @@ def _model_rewards(env_id: str, options: DemoOptions, issues: Iterable[Instance]
     """Return the reward of the model's greedy patch for each issue, or the message of the fault."""
     if not (options.run or options.resume):
         options = replace(options, run=f"{options.demo}_scores")  # the records of a training stay as they are
-    with Trainer(env_id, options, options.arguments) as trainer:
+    with Trainer(env_id, options, options.arguments, only_plays=True) as trainer:
         played = trainer.play_greedily([{"index": index} for index, _ in enumerate(issues)])
     return [
         episode.fault.message if episode.fault else sum(one.reward for one in episode.trajectories.values())

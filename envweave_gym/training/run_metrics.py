@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -55,10 +56,16 @@ class RunMetrics:
         if self._file is not None:
             self._file.close()
         del self.rows[count:]
-        self._file = self._path.open("w", encoding="utf-8")
-        for row in self.rows:
-            self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        scratch = self._path.with_name(f"{self._path.name}.new")
+        lines = [json.dumps(row, allow_nan=False) + "\n" for row in self.rows]
+        scratch.write_text("".join(lines), encoding="utf-8")
+        scratch.replace(self._path)  # a kill leaves either the old rows or the new ones
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def sync(self) -> None:
+        """Wait until the rows are on the disk: what is written after this never knows more updates than they do."""
+        assert self._file is not None, "sync() belongs inside the with block"
+        os.fsync(self._file.fileno())
 
     def write(self, **values: float) -> None:
         """Append the metrics of one update."""

@@ -241,7 +241,7 @@ def test_patches_of_the_model_are_scored_in_the_sandbox(
     needs_module("swebench", "swebench")
     result = scored("model", base_url=tinker_url, max_tokens=16, num_envs=2)
     assert result["rewards"] == dict.fromkeys(TOY, 0.0)
-    page = (tmp_path / "swebench_patch_scores" / "transcripts.html").read_text()
+    page = (tmp_path / "swebench_patch_scores" / "greedy.html").read_text()
     first_lines = [one.problem_statement.splitlines()[0] for one in toy_instances("test")]
     assert [line for line in first_lines if html.escape(line) not in page] == []
 

@@ -87,6 +87,29 @@ def test_the_state_of_a_run_is_read_back_and_refuses_other_settings(tmp_path: Pa
         RunState.load(tmp_path / "other", settings)
 
 
+def test_a_policy_that_only_plays_needs_the_settings_of_the_policy_alone(tmp_path: Path):
+    RunState(settings=settings_of(TinkerOptions(), env_id="x", held_out={"split": "dev"})).save(tmp_path)
+    other = settings_of(TinkerOptions(group=2, max_tokens=9), env_id="x", held_out={})
+    assert RunState.load(tmp_path, other, only_plays=True).settings["held_out"] == {"split": "dev"}
+    with pytest.raises(InvalidArgument, match="the run had"):
+        RunState.load(tmp_path, other)
+    with pytest.raises(InvalidArgument, match="the run had prompt='chat', not 'plain'"):
+        RunState.load(tmp_path, settings_of(TinkerOptions(prompt="plain"), env_id="x"), only_plays=True)
+
+
+def test_rows_to_keep_replace_the_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with RunMetrics(tmp_path, ("reward",)) as log:
+        log.write(reward=0.1)
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        RunMetrics(tmp_path, ("reward",), resume=True).__enter__()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["reward"] == 0.1
+
+
 def test_metrics_of_a_resumed_run_follow_those_that_are_retained(tmp_path: Path):
     with RunMetrics(tmp_path, ("reward",)) as log:
         for reward in (0.1, 0.2, 0.3):

@@ -17,6 +17,7 @@ from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailabl
 from envweave_gym.training import kuhn_tinker
 from envweave_gym.training.tinker import TinkerOptions, train
 from envweave_gym.training.tinker.connection import Connection
+from envweave_gym.training.tinker.grpo import Trainer
 from envweave_gym.training.tinker.local_server import LocalServer
 
 __all__ = ["tinker_server"]
@@ -105,6 +106,48 @@ def test_a_run_whose_server_was_killed_goes_on_from_the_last_checkpoint_to_the_s
     assert digest(tinker_server, results[0]["checkpoint"]) == uninterrupted
     assert [row["update"] for row in rows(tmp_path)] == list(range(7))
     assert "going on from update" in capsys.readouterr().err
+
+
+class Interrupted(Trainer):
+    """A run that Ctrl-C ends after its first update."""
+
+    def _one_update(self) -> None:
+        super()._one_update()
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_was_interrupted_before_its_first_checkpoint_does_not_resume_an_earlier_one(
+    tinker_server: LocalServer, tmp_path: Path
+):
+    train(ID, options(tinker_server, tmp_path, episodes=32))
+    with pytest.raises(KeyboardInterrupt), Interrupted(ID, options(tinker_server, tmp_path)) as trainer:
+        trainer.run()
+    assert [row["update"] for row in rows(tmp_path)] == [0, 1]
+    with pytest.raises(InvalidArgument, match=r"has no state\.json"):
+        train(ID, options(tinker_server, tmp_path, resume=True))
+
+
+def test_a_state_whose_metrics_are_of_another_run_is_refused(tinker_server: LocalServer, tmp_path: Path):
+    train(ID, options(tinker_server, tmp_path, episodes=32))
+    metrics = tmp_path / "tinker" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().split("\n")[0] + "\n")
+    with pytest.raises(InvalidArgument, match=r"metrics\.jsonl has 1 of its 3 rows: they are of two runs"):
+        train(ID, options(tinker_server, tmp_path, episodes=64, resume=True))
+    assert len(rows(tmp_path)) == 1
+
+
+def test_a_trained_policy_plays_with_other_settings_and_its_records_stay_as_they_are(
+    tinker_server: LocalServer, tmp_path: Path
+):
+    train(ID, options(tinker_server, tmp_path, episodes=32), held_out={"max_episode_steps": 1})
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tinker").iterdir()}
+    chosen = options(tinker_server, tmp_path, group=2, num_envs=2, resume=True)
+    with Trainer(ID, chosen, only_plays=True) as trainer:
+        played = trainer.play_greedily([{}, {}])
+    assert [one.fault for one in played.episodes] == [None, None]
+    after = {path.name: path.read_bytes() for path in (tmp_path / "tinker").iterdir()}
+    assert {*after} - {*before} == {"greedy.html"}
+    assert before == {name: content for name, content in after.items() if name in before}
 
 
 def test_ppo_in_several_steps_and_another_number_of_environments_are_deterministic_too(

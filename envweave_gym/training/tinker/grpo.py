@@ -29,7 +29,7 @@ from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
-from envweave_gym.training.tinker.run_state import RunState, settings_of
+from envweave_gym.training.tinker.run_state import FILE, RunState, settings_of
 from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest, seed_of
 from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
 from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
@@ -91,8 +91,13 @@ class Trainer:
         arguments: Mapping[str, Any] | None = None,
         held_out: Mapping[str, Any] | None = None,
         held_out_resets: Sequence[Mapping[str, Any]] = (),
+        *,
+        only_plays: bool = False,
     ) -> None:
-        """Check options, environment and server; the arguments are those of :func:`train`."""
+        """Check options, environment and server; the arguments are those of :func:`train`.
+
+        ``only_plays`` is for :meth:`play_greedily` alone, which plays a policy that other settings have trained, too.
+        """
         self.options, self._env_id = options, env_id
         self._held_out_resets = held_out_resets or [{}]
         need("tqdm", "tinker", "the progress bar")
@@ -100,8 +105,9 @@ class Trainer:
         self.state = RunState(settings=settings)
         self.log = RunMetrics(options.folder, self.curves, resume=options.resume)
         if options.resume:
-            self.state = RunState.load(options.folder, settings)
+            self.state = RunState.load(options.folder, settings, only_plays=only_plays)
             self.state.settings = settings
+        self.updates, self._success = self.state.update, self.state.success
         self._status = "errored"
         self._exit = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:
@@ -171,6 +177,8 @@ class Trainer:
             self.log,
             tqdm(total=self.options.episodes or None, unit="episode", desc=self._env_id) as self.bar,
         ):
+            if not self.options.resume:
+                RunState.remove(self.options.folder)
             while True:
                 try:
                     self._train()
@@ -196,14 +204,15 @@ class Trainer:
 
     def _train(self) -> None:
         if not self.learners:
-            self._restore()
+            self._open_learners()
+            self._go_back()
         if not self.log.rows:
             self.log.write(episodes=0, **self.evaluate())
         while not self.is_done():
             self._one_update()
 
-    def _restore(self) -> None:
-        """Create the adapters, or go back to the last checkpoint."""
+    def _open_learners(self) -> None:
+        """Create the adapters, or restore them from the last checkpoint."""
         paths = self.state.checkpoints
         names = self._agents if self.options.adapters == "role" else ["all"]
         self.learners = {
@@ -213,9 +222,17 @@ class Trainer:
         if self.prompts is None:
             tokenizer = next(iter(self.learners.values())).tokenizer()
             self.prompts = Prompts(tokenizer, self.options.prompt, self.options.stop)
-        self.updates = self.state.update
-        self._success = self.state.success
-        self.log.keep(self.updates + 1 if paths else 0)
+
+    def _go_back(self) -> None:
+        """Go back to the update of the last checkpoint, of which the metrics up to it must be there."""
+        self.updates, self._success = self.state.update, self.state.success
+        rows = self.updates + 1 if self.state.checkpoints else 0
+        if len(self.log.rows) < rows:
+            raise InvalidArgument(
+                f"--resume: {FILE} in {self.options.folder} is at update {self.updates}, but metrics.jsonl has "
+                f"{len(self.log.rows)} of its {rows} rows: they are of two runs; begin again without --resume"
+            )
+        self.log.keep(rows)
         self.bar.n = 0
         self.bar.update(self.updates * self.options.batch)
 
@@ -298,19 +315,23 @@ class Trainer:
         return min(limit, fitting) if limit and fitting else limit or fitting
 
     def play_greedily(self, resets: Sequence[Mapping[str, Any]]) -> Played:
-        """Play an episode for each mapping of reset options with the current weights, without training."""
+        """Play an episode for each mapping of reset options with the current weights, without training.
+
+        The episodes are in ``greedy.html``; the records of a training in the same folder stay as they are.
+        """
         tasks = [
             Task(("greedy", index), index, 0, self.options.seed, SharedRequest(1, index), options=options)
             for index, options in enumerate(resets)
         ]
         from tqdm import tqdm
 
-        with self.log, tqdm(total=len(tasks), unit="episode", desc=self._env_id) as self.bar:
-            self._restore()
+        page = Transcripts(f"{self._env_id}, {self.model}", self.options.folder / "greedy.html")
+        with tqdm(total=len(tasks), unit="episode", desc=self._env_id) as self.bar:
+            self._open_learners()
             played = self._training.play(tasks, self.policies(temperature=0.0), self.bar.update)
             for options, episode in zip(resets, played.episodes, strict=True):
-                self.transcripts.add(f"greedy, {dict(options)}", [episode])
-            self.transcripts.write()
+                page.add(f"greedy, {dict(options)}", [episode])
+        page.write()
         self._status = "success"
         return played
 
@@ -334,6 +355,7 @@ class Trainer:
         name = f"update-{self.updates:06d}"
         self.state.checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
         self.state.update, self.state.success = self.updates, self._success
+        self.log.sync()
         self.state.save(self.options.folder)
         self.transcripts.write()
 

@@ -32,6 +32,8 @@ SETTINGS_THAT_MAY_CHANGE = frozenset(
     }
 )
 """Options that may differ when a run is resumed; with the others it would be another run."""
+SETTINGS_OF_THE_POLICY = frozenset({"adapters", "env_id", "model", "prompt", "stop"})
+"""Options that a trained policy needs unchanged if it only plays."""
 
 
 @dataclass
@@ -55,9 +57,17 @@ class RunState:
             os.fsync(file.fileno())
         scratch.replace(path)
 
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Delete the state of an earlier run, so that nobody resumes that run for the one that begins."""
+        (folder / FILE).unlink(missing_ok=True)
+
     @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> RunState:
-        """Read the state of a run; raise ``InvalidArgument`` if there is none, or it had other settings."""
+    def load(cls, folder: Path, settings: dict[str, Any], *, only_plays: bool = False) -> RunState:
+        """Read the state of a run; raise ``InvalidArgument`` if there is none, or it had other settings.
+
+        With ``only_plays`` nothing is trained further, and only the settings of the policy must be the same.
+        """
         path = folder / FILE
         try:
             state = cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -67,8 +77,10 @@ class RunState:
             ) from None
         except (ValueError, TypeError) as error:
             raise InvalidArgument(f"--resume: {path} cannot be read: {error}") from error
-        for name, value in settings.items():
-            if name not in SETTINGS_THAT_MAY_CHANGE and state.settings.get(name) != value:
+        names = SETTINGS_OF_THE_POLICY if only_plays else settings.keys() - SETTINGS_THAT_MAY_CHANGE
+        for name in sorted(names & settings.keys()):
+            value = settings[name]
+            if state.settings.get(name) != value:
                 raise InvalidArgument(
                     f"--resume: the run had {name}={shown(state.settings.get(name))}, not {shown(value)}; "
                     "give the same, or another --run"
