@@ -53,6 +53,7 @@ def test_a_group_of_equal_rewards_is_left_out():
         ({"prompt": "verse"}, "--prompt verse is unknown; give chat, plain"),
         ({"episodes": 0}, "--episodes 0 needs a --target-success-rate"),
         ({"substeps": 9, "groups": 8}, "--substeps 9 is more than --groups 8"),
+        ({"deterministic": True}, "--deterministic is for the server that --local starts"),
         ({"local": True, "base_url": "http://x"}, "--local and --base-url name two servers"),
         ({"episodes": 0, "target_success_rate": 0.5, "schedule": "linear"}, "--schedule linear needs"),
     ],

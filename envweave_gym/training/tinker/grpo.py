@@ -115,11 +115,9 @@ class Trainer:
             opening.callback(self._close_connection)
             self.model = self.connection.choose_model(options.model, DEFAULT_MODEL)
             self._agents = [AGENT]
-            self._training = opening.enter_context(self._rollouts({**(arguments or {})}))
+            self._training = self._rollouts(opening, {**(arguments or {})})
             self._held_out = (
-                opening.enter_context(self._rollouts({**(arguments or {}), **held_out}))
-                if held_out
-                else self._training
+                self._rollouts(opening, {**(arguments or {}), **held_out}) if held_out else self._training
             )
             self.transcripts = Transcripts(f"{env_id}, {self.model}", options.folder / "transcripts.html")
             self._exit = opening.pop_all()
@@ -139,7 +137,7 @@ class Trainer:
         arguments = [LOCAL_MODELS[name], *["--deterministic"] * self.options.deterministic]
         return opening.enter_context(LocalServer(*arguments, folder=self.options.folder / "checkpoints"))
 
-    def _rollouts(self, arguments: dict[str, Any]) -> Rollouts:
+    def _rollouts(self, opening: contextlib.ExitStack, arguments: dict[str, Any]) -> Rollouts:
         """Return a pool of environments, of which the first is made now, to see what it is."""
         options = self.options
 
@@ -147,16 +145,26 @@ class Trainer:
             env = envweave_gym.make(self._env_id, **{**options.backend_arguments, **arguments})
             return as_parallel(env) if is_game(env) else env
 
-        first = [make()]
-        game = is_game(first[0])
-        self._agents = list(first[0].possible_agents) if game else [AGENT]
-        return Rollouts(
-            lambda: first.pop() if first else make(),
+        first = make()
+        unused = [first]
+        opening.callback(lambda: [env.close() for env in unused])
+
+        def take() -> Any:
+            try:
+                return unused.pop()
+            except IndexError:
+                return make()
+
+        game = is_game(first)
+        self._agents = list(first.possible_agents) if game else [AGENT]
+        pool = Rollouts(
+            take,
             play_game if game else play,
             num_envs=options.num_envs,
             attempts=options.attempts,
             deadline_s=options.episode_timeout,
         )
+        return opening.enter_context(pool)
 
     def __enter__(self) -> Trainer:
         return self
@@ -182,11 +190,11 @@ class Trainer:
             while True:
                 try:
                     self._train()
+                    self.transcripts.write()
+                    result = self.finish()
                     break
                 except ServerLost as error:
                     self._recover(error)
-            self.transcripts.write()
-            result = self.finish()
         self._status = "success"
         print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
         return result
@@ -263,7 +271,8 @@ class Trainer:
             "sample_seconds": round(sampled - started, 3),
             "train_seconds": round(self.log.seconds - sampled, 3),
         }
-        self._success += AVERAGED * (values.get("success", 0.0) - self._success)
+        if "success" in values:  # else all episodes were lost, which is no failure of the policy
+            self._success += AVERAGED * (values["success"] - self._success)
         self.transcripts.add(f"update {self.updates}", played.episodes[: options.group])
         if options.eval_every and (self.updates % options.eval_every == 0 or self.updates == options.updates):
             values |= self.evaluate()
@@ -302,7 +311,7 @@ class Trainer:
         limits = Limits(
             options.max_turns, self._prompt_limit(), options.invalid_replies, options.invalid_reward
         )
-        return Policies(self.prompts, lambda agent: samplers[agent if len(samplers) > 1 else "all"], limits)
+        return Policies(self.prompts, lambda agent: samplers[agent if agent in samplers else "all"], limits)
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
         """Return the rows of each agent with their advantages, for the update of this number; may be overridden."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave_gym.core.faults import need
-from envweave_gym.training.tinker.connection import Connection
+from envweave_gym.core.faults import InvalidArgument, need
+from envweave_gym.training.tinker.connection import Connection, ServerLost
 from envweave_gym.training.tinker.datums import TrainingRow
 from envweave_gym.training.tinker.sampling import Sampler, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
@@ -38,7 +38,7 @@ class Learner:
         self.name = name
         service = connection.service
         if path:
-            self.client = connection.call(service.create_training_client_from_state_with_optimizer, path)
+            self.client = _restored(connection, path)
         else:
             self.client = connection.call(
                 service.create_lora_training_client,
@@ -106,3 +106,16 @@ class Learner:
     def save_for_sampling(self, name: str) -> str:
         """Save the weights for sampling, and return their path."""
         return self._connection.result(self.client.save_weights_for_sampler(name)).path
+
+
+def _restored(connection: Connection, path: str) -> Any:
+    """Return a training client of a checkpoint; raise ``InvalidArgument`` if the server does not have it."""
+    try:
+        return connection.call(connection.service.create_training_client_from_state_with_optimizer, path)
+    except ServerLost as error:
+        if path not in str(error):
+            raise
+        raise InvalidArgument(
+            f"{error}; give the --base-url of the server that has this checkpoint of the run, or begin again "
+            "without --resume"
+        ) from error

@@ -106,6 +106,11 @@ class TinkerOptions(CommonOptions):
             raise ValueError("--episodes 0 needs a --target-success-rate at which training ends")
         if not self.episodes and self.schedule != "constant":
             raise ValueError("--schedule linear needs a number of --episodes")
+        if self.deterministic and not self.local:
+            raise ValueError(
+                "--deterministic is for the server that --local starts; start yours with: "
+                "envweave tinker serve --deterministic"
+            )
         if self.local and self.base_url:
             raise ValueError("--local and --base-url name two servers; give one of them")
 

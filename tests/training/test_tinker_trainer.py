@@ -1,0 +1,181 @@
+"""The training loop without a server: what it does with lost episodes, lost servers and environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absent import needs_module
+from fake_tinker import Characters, FakeClient, sampler
+
+import envweave_gym
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.training.tinker import TinkerOptions, grpo
+from envweave_gym.training.tinker.connection import ServerLost
+from envweave_gym.training.tinker.learner import Learner
+
+needs_module("tinker", "tinker")
+needs_module("jinja2")
+
+ID = "envweave/PickLetter-v0"
+
+
+class Connected:
+    """The part of a connection that the loop calls itself."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.deleted: list[str] = []
+        self.reconnected = 0
+
+    def choose_model(self, *args: Any) -> str:
+        return "model"
+
+    def context_of(self, model: str) -> None:
+        return None
+
+    def reconnect(self, *args: Any) -> None:
+        self.reconnected += 1
+
+    def delete_checkpoint(self, path: str) -> None:
+        self.deleted.append(path)
+
+    def close(self, status: str) -> None:
+        """Nothing is open."""
+
+
+class Learned:
+    """An adapter that answers ``A`` and learns nothing."""
+
+    def __init__(self, connection: Any, options: Any, model: str, name: str, path: str = "") -> None:
+        self.name, self.path = name, path
+
+    def tokenizer(self) -> Characters:
+        return Characters()
+
+    def sampler(self, stop: Any, temperature: float) -> Any:
+        return sampler(FakeClient(lambda *args: "A"))
+
+    def update(self, rows: Any, rate: float) -> list[Any]:
+        return []
+
+    def save(self, name: str) -> str:
+        return f"tinker://{self.name}/weights/{name}"
+
+    def save_for_sampling(self, name: str) -> str:
+        return f"tinker://{self.name}/sampler_weights/{name}"
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpo, "Connection", Connected)
+    monkeypatch.setattr(grpo, "Learner", Learned)
+
+
+def options(folder: Path, **others: Any) -> TinkerOptions:
+    small = {"group": 2, "groups": 2, "episodes": 8, "num_envs": 2, "eval_every": 0, "max_tokens": 4}
+    return TinkerOptions(**{**small, "out": str(folder), **others})
+
+
+@pytest.fixture
+def environments(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The environments that are open."""
+    made: list[Any] = []
+    make: Callable[..., Any] = envweave_gym.make
+
+    def watched(*args: Any, **settings: Any) -> Any:
+        env = make(*args, **settings)
+        made.append(env)
+        close = env.close
+
+        def closed() -> None:
+            close()
+            made.remove(env)
+
+        env.close = closed
+        return env
+
+    monkeypatch.setattr(grpo.envweave_gym, "make", watched)
+    return made
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_environments_that_never_play_are_closed_too(tmp_path: Path, environments: list[Any]):
+    with grpo.Trainer(ID, options(tmp_path), None, {"max_episode_steps": 1}):
+        assert len(environments) == 2
+    assert environments == []
+    grpo.train(ID, options(tmp_path), held_out={"max_episode_steps": 1})
+    assert environments == []
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_an_adapter_for_each_role_serves_an_id_of_one_agent_too(tmp_path: Path):
+    result = grpo.train(ID, options(tmp_path, adapters="role"))
+    assert result["faults"] == 0
+    assert result["weights"] == "tinker://agent/sampler_weights/final"
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_an_update_whose_episodes_were_all_lost_is_no_failure(tmp_path: Path):
+    class Always(gymnasium_env()):
+        crashes = False
+
+        def step(self, action: Any) -> Any:
+            if Always.crashes:
+                raise OSError("disk full")
+            return "", 1.0, True, False, {}
+
+    class Crashing(grpo.Trainer):
+        def _one_update(self) -> None:
+            Always.crashes = self.updates == 1
+            super()._one_update()
+
+    envweave_gym.register("local://always", factory=Always)
+    chosen = options(tmp_path, groups=1, episodes=4, attempts=1)
+    with Crashing("local://always", chosen) as trainer:
+        result = trainer.run()
+    assert [row.get("lost_episodes") for row in trainer.log.rows] == [None, 0, 2]
+    assert result["success in training"] == pytest.approx(0.1)
+
+
+def gymnasium_env() -> Any:
+    import gymnasium
+
+    class Base(gymnasium.Env[str, str]):
+        observation_space = action_space = envweave_gym.Unicode(64)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+            super().reset(seed=seed)
+            return "go", {}
+
+    return Base
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_server_that_is_lost_at_the_end_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failures = [ServerLost("the server is gone")]
+    save = Learned.save_for_sampling
+
+    def fails_once(self: Learned, name: str) -> str:
+        if failures:
+            raise failures.pop()
+        return save(self, name)
+
+    monkeypatch.setattr(Learned, "save_for_sampling", fails_once)
+    with grpo.Trainer(ID, options(tmp_path)) as trainer:
+        result = trainer.run()
+    assert trainer.connection.reconnected == 1
+    assert result["updates"] == 2
+    assert trainer.learners["all"].path == "tinker://all/weights/update-000002"
+
+
+def test_a_checkpoint_that_the_server_does_not_have_is_a_wrong_argument():
+    class Forgot(Connected):
+        service: Any = type("Service", (), {"create_training_client_from_state_with_optimizer": None})
+
+        def call(self, function: Any, path: str) -> Any:
+            raise ServerLost(f"the Tinker server has forgotten this run: there is no checkpoint {path}")
+
+    with pytest.raises(InvalidArgument, match=r"no checkpoint tinker://gone; give the --base-url"):
+        Learner(Forgot(), TinkerOptions(), "model", "all", "tinker://gone")  # type: ignore[arg-type]
