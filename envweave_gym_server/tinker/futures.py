@@ -1,7 +1,7 @@
 """Submitted operations and their results, by request ids that derive from the client's own sequence numbers.
 
-A repeated request has the same id and finds the first one's future, so nothing is done twice. Results are dropped
-some time after the client has fetched them, which bounds the memory.
+A repeated request has the same id and finds the first one's future, so nothing is done twice; one with the same id
+and another body is refused. Results are dropped some time after the client has fetched them, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from envweave_gym_server.tinker.api_errors import Busy, Gone
+from envweave_gym_server.tinker.api_errors import BadInput, Busy, Gone
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 Category = Literal["user", "server"]
@@ -46,6 +46,8 @@ class Future:
     request_id: str
     session_id: str
     completions: CompletionLog | None = None
+    digest: bytes = b""
+    """That of the request's path and body."""
     done: threading.Event = field(default_factory=threading.Event)
     reply: Reply | None = None
     cancelled: bool = False
@@ -118,22 +120,27 @@ class Futures:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, request_id: str) -> Future | None:
-        """Return the future of a request that was submitted before, or ``None``."""
-        return self._by_id.get(request_id)
+    def find(self, request_id: str, digest: bytes = b"") -> Future | None:
+        """Return the future of a request that was submitted before, or ``None``; refuse one that is another."""
+        known = self._by_id.get(request_id)
+        if known is not None and known.digest != digest:
+            raise BadInput(
+                f"request {request_id} was submitted before with another body; give each request its own number"
+            )
+        return known
 
     def add(
-        self, request_id: str, session_id: str, completions: CompletionLog | None = None
+        self, request_id: str, session_id: str, completions: CompletionLog | None = None, digest: bytes = b""
     ) -> tuple[Future, bool]:
         """Return the future of a request, and whether it is a new one; raise :class:`Busy` over the limit."""
         with self._lock:
-            known = self._by_id.get(request_id)
+            known = self.find(request_id, digest)
             if known is not None:
                 return known, False
             pending = len(self._by_id) - len(self._done)
             if pending >= self._limits.pending:
                 raise Busy(f"{pending} operations wait here; come again when some are done")
-            future = self._by_id[request_id] = Future(request_id, session_id, completions)
+            future = self._by_id[request_id] = Future(request_id, session_id, completions, digest)
             return future, True
 
     def finish(self, future: Future, reply: Reply) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, Literal, TypeVar
 
@@ -230,4 +231,9 @@ class TimeToLive(msgspec.Struct):
 
 def body_of(kind: type[Body]) -> Body:
     """Decode the JSON body of the current request; a wrong one becomes a reply with status 400."""
-    return msgspec.json.decode(request.get_data(cache=False) or b"{}", type=kind)
+    return msgspec.json.decode(request.get_data() or b"{}", type=kind)
+
+
+def digest_of_request() -> bytes:
+    """Return a digest of the path and body of the current request, by which a repeated one is known."""
+    return hashlib.blake2b(request.path.encode() + b"\n" + request.get_data(), digest_size=16).digest()

@@ -121,8 +121,10 @@ class TrainingModels:
         return len(self._by_id)
 
     def add(self, model: TrainingModel) -> None:
-        """Add a model that was made or loaded."""
+        """Add a model that was made or loaded; refuse one that is there, which a repeated request would reset."""
         with self._lock:
+            if model.model_id in self._by_id:
+                raise BadInput(f"model {model.model_id} exists; it was made by an earlier request")
             self._by_id[model.model_id] = model
 
     def check_room(self) -> None:

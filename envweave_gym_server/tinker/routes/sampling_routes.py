@@ -17,6 +17,7 @@ from envweave_gym_server.tinker.request_bodies import (
     SamplerId,
     SamplingParams,
     body_of,
+    digest_of_request,
 )
 from envweave_gym_server.tinker.samplers import LARGEST_CLONE, Sampler, Weights
 from envweave_gym_server.tinker.tinker_service import TinkerService, the_service
@@ -73,7 +74,7 @@ def asample() -> Response:
         raise BadInput(f"num_samples {body.num_samples} is not served here; give 1 to {MOST_SAMPLES}")
     request_id = f"{sampler.sampler_id}#{body.seq_id}"
     sequence_ids = [f"{request_id}#{place}" for place in range(body.num_samples)]
-    if service.futures.find(request_id) is None:
+    if service.futures.find(request_id, digest_of_request()) is None:
         _submit(service, sampler, service.samplers.weights_of(sampler), request_id, sequence_ids, body)
     return jsonify(request_id=request_id, sample_sequence_ids=sequence_ids)
 
@@ -96,7 +97,7 @@ def _submit(
         return sample_reply(result, body)
 
     completions = sampler.completions_of(body.seq_id // LARGEST_CLONE)
-    future, is_new = service.futures.add(request_id, sampler.session_id, completions)
+    future, is_new = service.futures.add(request_id, sampler.session_id, completions, digest_of_request())
     if is_new:
         service.engine.submit(Sampling(future, weights, request, encode))
 

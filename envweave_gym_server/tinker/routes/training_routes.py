@@ -30,6 +30,7 @@ from envweave_gym_server.tinker.request_bodies import (
     SaveForSampler,
     SaveWeights,
     body_of,
+    digest_of_request,
 )
 from envweave_gym_server.tinker.samplers import Sampler
 from envweave_gym_server.tinker.tinker_service import TinkerService, the_service
@@ -70,7 +71,9 @@ def unload_model() -> Response:
         service.models.drop(model_id)
         return json_reply(type="unload_model", model_id=model_id)
 
-    future, is_new = service.futures.add(f"{model_id}#unload", session_of(model_id))
+    future, is_new = service.futures.add(
+        f"{model_id}#unload", session_of(model_id), digest=digest_of_request()
+    )
     if is_new:
         service.engine.submit(Operation(future, run))
     return jsonify(request_id=future.request_id, model_id=model_id)
@@ -259,25 +262,27 @@ def _submit(service: TinkerService, model: TrainingModel, seq_id: int, run: Call
     """Submit an operation of a model; a repeated request gets the future of the first one."""
     service.sessions.heard(model.session_id)
     request_id = f"{model.model_id}#{seq_id}"
+    digest = digest_of_request()
     with model.order:
-        if seq_id <= model.last_seq_id and service.futures.find(request_id) is None:
-            raise BadInput(
-                f"request {seq_id} of model {model.model_id} came after request {model.last_seq_id}: "
-                "it was done before, or the client does not keep the order"
-            )
-        future, is_new = service.futures.add(request_id, model.session_id)
-        if is_new:
+        if service.futures.find(request_id, digest) is None:
+            if seq_id <= model.last_seq_id:
+                raise BadInput(
+                    f"request {seq_id} of model {model.model_id} came after request {model.last_seq_id}: "
+                    "it was done before, or the client does not keep the order"
+                )
+            future, _ = service.futures.add(request_id, model.session_id, digest=digest)
             model.last_seq_id = seq_id
             service.engine.submit(Operation(future, run))
-    return jsonify(request_id=future.request_id, model_id=model.model_id)
+    return jsonify(request_id=request_id, model_id=model.model_id)
 
 
 def _submit_first(service: TinkerService, model_id: str, run: Callable[[], Reply]) -> Response:
     """Submit the operation that makes a model."""
     request_id = f"{model_id}#0"
-    if service.futures.find(request_id) is None:
+    digest = digest_of_request()
+    if service.futures.find(request_id, digest) is None:
         service.models.check_room()
-    future, is_new = service.futures.add(request_id, session_of(model_id))
+    future, is_new = service.futures.add(request_id, session_of(model_id), digest=digest)
     if is_new:
         service.engine.submit(Operation(future, run))
     return jsonify(request_id=future.request_id, model_id=model_id)

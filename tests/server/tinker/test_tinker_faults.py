@@ -153,6 +153,72 @@ def test_a_request_that_was_done_long_ago_is_not_done_again(client: tinker.Servi
     assert server.service.models.find(training.model_id).steps == 2
 
 
+@pytest.fixture
+def post(server: Server) -> Callable[..., Any]:
+    app = create_tinker_app(server.service, KEY, ["*"]).test_client()
+    return lambda route, /, **body: app.post(f"/api/v1/{route}", json=body, headers={"X-API-Key": KEY})
+
+
+def test_a_result_that_is_dropped_while_its_request_is_repeated_is_not_made_again(
+    client: tinker.ServiceClient, server: Server, post: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
+    body = {"model_id": training.model_id, "seq_id": 7}
+    request_id = post("optim_step", **body).get_json()["request_id"]
+    futures, find = server.service.futures, server.service.futures.find
+    futures.wait(request_id, 10)
+
+    def find_and_forget(*given: Any) -> Any:
+        found = find(*given)
+        monkeypatch.undo()
+        futures.forget([request_id])
+        return found
+
+    monkeypatch.setattr(futures, "find", find_and_forget)
+    post("optim_step", **body)
+    after = post("optim_step", **{**body, "seq_id": 8}).get_json()["request_id"]
+    futures.wait(after, 10)
+    assert server.service.models.find(training.model_id).steps == 2
+
+
+def test_a_repeated_create_model_does_not_reset_a_trained_model(
+    client: tinker.ServiceClient, server: Server, post: Callable[..., Any]
+):
+    training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
+    training.optim_step(types.AdamParams()).result()
+    model = server.service.models.find(training.model_id)
+    server.service.futures.forget([f"{model.model_id}#0"])
+    body = {"session_id": model.session_id, "model_seq_id": 0, "base_model": BASE}
+    request_id = post("create_model", **body).get_json()["request_id"]
+    assert "exists" in post("retrieve_future", request_id=request_id).get_json()["error"]
+    assert server.service.models.find(training.model_id) is model
+
+
+def test_another_request_with_the_number_of_an_earlier_one_is_refused(
+    client: tinker.ServiceClient, server: Server, post: Callable[..., Any]
+):
+    training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
+    sampler = training.save_weights_and_get_sampling_client()
+    sampler = sampler.result() if hasattr(sampler, "result") else sampler
+    number = {"model_id": training.model_id, "seq_id": 9}
+    assert post("save_weights", path="numbered", **number).status_code == 200
+    sample = {
+        "prompt": {"chunks": [{"tokens": [3]}]},
+        "sampling_params": {"max_tokens": 2},
+        "sampling_session_id": sampler._sampling_session_id,
+        "seq_id": 9,
+    }
+    assert post("asample", **sample).status_code == 200
+    answers = [
+        post("optim_step", **number),
+        post("save_weights", path="other", **number),
+        post("asample", **{**sample, "num_samples": 2}),
+    ]
+    assert [answer.status_code for answer in answers] == [400, 400, 400]
+    assert all("another body" in answer.get_json()["detail"] for answer in answers)
+    assert server.service.models.find(training.model_id).steps == 0
+
+
 # Checkpoints
 
 
