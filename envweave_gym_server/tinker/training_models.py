@@ -32,6 +32,7 @@ class TrainingModel:
         """Make an adapter that changes nothing yet; its first factors are drawn from ``lora.seed``."""
         self.model_id, self.base, self.lora, self.metadata = model_id, base, lora, metadata
         self.steps, self.last_seq_id = 0, 0
+        self._failure: str | None = None
         self.order = threading.Lock()
         self.last_request = datetime.now(UTC)
         self.adapter = LoraAdapter(
@@ -56,15 +57,20 @@ class TrainingModel:
         return training_pass.forward(self.base.transformer, self.adapter, datums, loss, config)
 
     def forward_backward(self, datums: Sequence[Datum], loss: str, config: LossConfig) -> PassResult:
-        """Add the gradient of a loss; if the pass fails, all gradients since the last step are dropped."""
+        """Add the gradient of a loss; if the pass fails, so does the next step of the optimiser."""
         try:
             return training_pass.forward_backward(self.base.transformer, self.adapter, datums, loss, config)
-        except BaseException:
-            self._adam.zero_grad(set_to_none=True)
+        except BaseException as error:
+            self.fail_next_step(str(error) or type(error).__name__)
             raise
+
+    def fail_next_step(self, reason: str) -> None:
+        """Note that a pass failed: a client cuts one call in several, and must not train on a part of it."""
+        self._failure = self._failure or reason
 
     def optim_step(self, params: AdamParams) -> dict[str, float]:
         """Make one AdamW step and return its metrics; a gradient that is not finite is dropped with an error."""
+        self._check_passes()
         gradients = [one for one in self._parameters if one.grad is not None]
         limit = params.grad_clip_norm if params.grad_clip_norm > 0 else math.inf
         norm = float(torch.nn.utils.clip_grad_norm_(gradients, limit)) if gradients else 0.0
@@ -81,6 +87,20 @@ class TrainingModel:
         self.steps += 1
         return {"grad_norm": norm, "learning_rate": params.learning_rate}
 
+    def _check_passes(self) -> None:
+        """Drop the gradients, once, if a pass since the last step failed."""
+        failure = self._failure
+        if failure is not None:
+            self._drop_gradients()
+            raise BadInput(
+                f"no step was made and all gradients were dropped, because a pass before it failed: {failure}; "
+                "send the passes again, then the step"
+            )
+
+    def _drop_gradients(self) -> None:
+        self._adam.zero_grad(set_to_none=True)
+        self._failure = None
+
     def snapshot(self) -> Weights:
         """Return the weights of now for sampling."""
         return Weights(self.base, self.adapter.snapshot(), self.size)
@@ -94,8 +114,9 @@ class TrainingModel:
         return state
 
     def load(self, state: Mapping[str, Tensor], *, with_optimizer: bool) -> None:
-        """Set weights and, if wanted, the optimiser's moments to those of a checkpoint."""
+        """Set weights and, if wanted, the optimiser's moments to those of a checkpoint; drop all gradients."""
         self.adapter.load({name: one for name, one in state.items() if not name.startswith(_ADAM)})
+        self._drop_gradients()
         self._adam = self._new_adam()
         if not with_optimizer:
             return

@@ -12,7 +12,7 @@ from envweave_gym.core.faults import shown
 from envweave_gym_server.tinker.api_errors import BadInput
 from envweave_gym_server.tinker.checkpoints import CheckpointFile, checked_name, expiry
 from envweave_gym_server.tinker.engine import Operation
-from envweave_gym_server.tinker.futures import Reply, json_reply
+from envweave_gym_server.tinker.futures import Future, Reply, json_reply
 from envweave_gym_server.tinker.models.losses import check_datums
 from envweave_gym_server.tinker.protobuf_bodies import (
     TrainingRequest,
@@ -107,7 +107,12 @@ def forward_backward() -> Response:
     service = the_service()
     wanted = training_request(decompressed(request.get_data(), request.headers.get("Content-Encoding", "")))
     model = service.models.find(wanted.model_id)
-    _check_pass(service, model, wanted)
+    try:
+        _check_pass(service, model, wanted)
+    except BadInput as error:
+        if not wanted.forward_only:
+            _fail_next_step(service, model, wanted.seq_id, str(error))
+        raise
     run = model.forward if wanted.forward_only else model.forward_backward
     return _submit(
         service,
@@ -115,6 +120,20 @@ def forward_backward() -> Response:
         wanted.seq_id,
         lambda: training_reply(run(wanted.datums, wanted.loss, wanted.loss_config)),
     )
+
+
+def _fail_next_step(service: TinkerService, model: TrainingModel, seq_id: int, reason: str) -> None:
+    """Let the step after a refused pass fail, when those before it are done; a repeated one changes nothing."""
+    with model.order:
+        if seq_id <= model.last_seq_id:
+            return
+        model.last_seq_id = seq_id
+
+        def run() -> Reply:
+            model.fail_next_step(reason)
+            return json_reply(type="refused")
+
+        service.engine.submit(Operation(Future(f"{model.model_id}#refused", model.session_id), run))
 
 
 def _check_pass(service: TinkerService, model: TrainingModel, wanted: TrainingRequest) -> None:
