@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -132,7 +133,7 @@ class ChatEpisode:
         if ending is None:
             self.history.read(info, observation)
             ending = self._limit()
-        return ChatTurn(float(reward), ending, numbers)
+        return ChatTurn(checked_reward(reward), ending, numbers)
 
     def _refuse(self, error: InvalidAction) -> ChatTurn:
         self._invalid += 1
@@ -158,6 +159,14 @@ def check_played(info: Any, *, acted: bool = False) -> None:
         raise EpisodeLost(f"the episode was lost ({fault.kind}): {fault.message}")
     if acted and not trainable(info):
         raise EpisodeLost("the episode was lost: a step of the environment was no transition of the model")
+
+
+def checked_reward(reward: Any) -> float:
+    """Return a reward as a float; raise :class:`EpisodeLost` for NaN or infinity, from which nothing can be learnt."""
+    value = float(reward)
+    if not math.isfinite(value):
+        raise EpisodeLost(f"the episode was lost: the environment gave the reward {value}")
+    return value
 
 
 def numbers_of(info: Any) -> dict[str, float]:

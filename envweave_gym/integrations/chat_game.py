@@ -16,6 +16,7 @@ from envweave_gym.integrations.chat_episode import (
     ChatTurn,
     Ending,
     check_played,
+    checked_reward,
     numbers_of,
 )
 from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
@@ -131,7 +132,7 @@ class ChatGame:
                 self._refuse(agent, error)
             return
         for agent, reward in rewards.items():
-            self._seats[agent].reward += float(reward)
+            self._seats[agent].reward += checked_reward(reward)
         self._end_those_who_left(terminated, truncated)
         self._read(observations, infos, tuple(actions))
         for agent in actions:

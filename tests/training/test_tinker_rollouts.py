@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from typing import Any
@@ -209,6 +210,24 @@ def test_an_episode_that_exits_the_process_is_a_fault_and_the_others_are_played(
         played = finished(lambda: pool.play(tasks, policies(FakeClient(last_digit))))
     assert [one.fault is None for one in played.episodes] == [False, False, True, True]
     assert "SystemExit: 3" in played.messages
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_reward_that_is_no_finite_number_is_a_fault(reward: float):
+    class Spoilt(gym.Env[str, int]):
+        observation_space, action_space = envweave_gym.Unicode(64), gym.spaces.Discrete(10)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+            return "a digit?", {}
+
+        def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            return "", reward, True, False, {}
+
+    with Rollouts(Spoilt, play, num_envs=1, attempts=1) as pool:
+        (episode,) = pool.play(group(1), policies(FakeClient(lambda *args: "7"))).episodes
+    assert episode.fault is not None
+    assert episode.fault.message == f"the environment gave the reward {reward}"
 
 
 def test_an_environment_that_exits_when_it_is_closed_holds_up_nothing():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
+import pettingzoo
 import pytest
 from absent import needs_module
 from fake_tinker import Characters, FakeClient, group, policies
+from gymnasium.spaces import Discrete
 
 import envweave_gym
+from envweave_gym.core.faults import InvalidAction
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS
 from envweave_gym.training.kuhn_tinker import (
     Move,
@@ -93,6 +96,63 @@ def test_a_reply_that_is_no_move_costs_its_player_and_teaches_the_other_nothing(
     first, second = episode.trajectories["player_0"], episode.trajectories["player_1"]
     assert (second.reward, second.counts, second.invalid) == (-2.0, True, 1)
     assert not first.counts
+
+
+class Columns(pettingzoo.ParallelEnv[str, Any, Any]):
+    """``left`` moves first, then both at once; no move may be ``0``."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "columns"}
+    possible_agents: ClassVar[list[str]] = ["left", "right"]  # type: ignore[misc]
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    observation_space = action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.alone = list(self.possible_agents), True
+        return self._shown(), self._infos()
+
+    def _shown(self) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, "a column?")
+
+    def _infos(self) -> dict[str, Any]:
+        return {agent: {"active": agent == "left" or not self.alone} for agent in self.possible_agents}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if 0 in actions.values():
+            raise InvalidAction("that column is full")
+        if not self.alone:
+            self.agents = []
+        self.alone = False
+        rewards, over = dict.fromkeys(self.possible_agents, 1.0), dict.fromkeys(self.possible_agents, False)
+        return self._shown(), rewards, over, over, self._infos()
+
+
+def columns(*replies: str, **limits: Any) -> Any:
+    """Return the trajectories of a game with these replies."""
+    queue = iter(replies)
+    with Rollouts(Columns, play_game, num_envs=1, attempts=1) as pool:
+        played = pool.play(group(1), policies(FakeClient(lambda *args: next(queue)), **limits))
+    assert played.faults == 0
+    return played.episodes[0].trajectories
+
+
+def test_a_move_that_the_rules_forbid_is_an_invalid_reply_of_its_player():
+    parts = columns("0", invalid_reward=-1.0)
+    assert (parts["left"].reward, parts["left"].invalid, parts["left"].counts) == (-1.0, 1, True)
+    assert not parts["right"].counts
+
+
+def test_after_a_forbidden_move_its_player_is_asked_again():
+    parts = columns("0", "1", "1", "1", invalid_replies=1)
+    assert [(part.reward, part.invalid) for part in parts.values()] == [(2.0, 1), (2.0, 0)]
+    assert "that column is full" in [message["content"] for message in parts["left"].messages]
+
+
+def test_a_round_of_several_moves_that_is_refused_is_an_invalid_reply_of_all_who_moved():
+    parts = columns("1", "1", "0", invalid_reward=-1.0)
+    assert [(part.reward, part.invalid, part.counts) for part in parts.values()] == [(0.0, 1, True)] * 2
 
 
 def test_games_are_distinguished_from_single_environments():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -203,7 +204,7 @@ def play(env: Any, task: Task, policies: Policies, watch: Stopwatch) -> dict[str
             break
         raise_fault(info, acted=True)
         seat.read(info, observation)
-        seat.reward += float(reward)
+        seat.reward += checked_reward(reward)
         over = bool(terminated or truncated)
     return {AGENT: seat.trajectory()}
 
@@ -216,6 +217,14 @@ def raise_fault(info: Any, *, acted: bool = False) -> None:
         raise EpisodeLost(
             Fault(FaultKind.LOST, "a step of the environment was no transition", retryable=True)
         )
+
+
+def checked_reward(reward: Any) -> float:
+    """Return a reward as a float; raise ``EpisodeLost`` for NaN or infinity, which would spoil its whole group."""
+    value = float(reward)
+    if not math.isfinite(value):
+        raise EpisodeLost(Fault(FaultKind.CRASH, f"the environment gave the reward {value}", retryable=True))
+    return value
 
 
 def lost(task: Task, error: BaseException) -> Episode:

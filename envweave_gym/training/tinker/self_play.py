@@ -15,6 +15,7 @@ from envweave_gym.training.tinker.episodes import (
     Stopwatch,
     Task,
     Trajectory,
+    checked_reward,
     raise_fault,
 )
 from envweave_gym.training.tinker.sampling import PromptTooLong
@@ -47,11 +48,16 @@ def play_game(env: Any, task: Task, policies: Policies, watch: Stopwatch) -> dic
         if actions is None:
             break
         opens = False
-        with watch:
-            observations, rewards, _, _, infos = env.step(actions)
+        try:
+            with watch:
+                observations, rewards, _, _, infos = env.step(actions)
+        except InvalidAction as error:  # such as a move that the rules forbid now; nothing was played
+            if not _refuse(seats, acting, error):
+                break
+            continue
         _read(seats, task, policies, observations, infos, acted=acting)
         for agent, reward in rewards.items():
-            seats[agent].reward += float(reward)
+            seats[agent].reward += checked_reward(reward)
     return {agent: seat.trajectory() for agent, seat in seats.items()}
 
 
@@ -66,13 +72,24 @@ def _actions(env: Any, seats: dict[str, Seat], acting: list[str], opens: bool) -
             try:
                 actions[agent] = envweave_gym.parse_action(env, seat.reply(opens=opens), agent)
             except InvalidAction as error:
-                if not seat.refuse(error):
-                    for other in seats.values():
-                        other.counts = other is seat
+                if not _refuse(seats, [agent], error):
                     return None
             except PromptTooLong as error:
                 raise EpisodeLost(Fault(FaultKind.CAPACITY, str(error), retryable=False)) from error
     return actions
+
+
+def _refuse(seats: dict[str, Seat], agents: list[str], error: InvalidAction) -> bool:
+    """Count an invalid reply of each of the agents; return whether the game goes on.
+
+    Of actions that are refused together nobody says which one is wrong. If the game ends, only the parts of those
+    who ended it count.
+    """
+    ended = [agent for agent in agents if not seats[agent].refuse(error)]
+    if ended:
+        for agent, seat in seats.items():
+            seat.counts = agent in ended
+    return not ended
 
 
 def _read(
