@@ -94,12 +94,12 @@ class KuhnTrainer(Trainer):
         for same in at_prompt.values():
             found = advantages_of(same, alpha_at(self.options, update), self.options.invalid_reward)
             advantages |= {id(move): advantage for move, advantage in zip(same, found, strict=True)}
-        rows: dict[int, tuple[str, TokenRow, list[float]]] = {}
+        rows: dict[int, tuple[Move, list[float]]] = {}
         for move in moves:
-            rows.setdefault(id(move.row), (move.agent, move.row, []))[2].append(advantages[id(move)])
+            rows.setdefault(id(move.row), (move, []))[1].append(advantages[id(move)])
         by_agent: dict[str, list[TrainingRow]] = {}
-        for agent, row, of_row in rows.values():
-            by_agent.setdefault(agent, []).append(TrainingRow(row, tuple(of_row)))
+        for move, of_row in rows.values():
+            by_agent.setdefault(move.agent, []).append(TrainingRow(move.row, tuple(of_row), move.deal))
         return by_agent
 
     def evaluate(self) -> dict[str, float]:

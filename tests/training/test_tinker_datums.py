@@ -8,9 +8,13 @@ from envweave_gym.training.tinker.datums import (
     TokenRow,
     TrainingRow,
     centred,
+    in_parts,
     mean_reply_logprob,
     with_entropy_bonus,
 )
+from envweave_gym.training.tinker.learner import Step
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+from envweave_gym.training.tinker.update_metrics import of_steps
 
 
 def two_turns() -> TokenRow:
@@ -67,3 +71,18 @@ def test_the_entropy_bonus_favours_replies_that_are_less_probable_than_the_mean(
     assert with_entropy_bonus(likely, 1.0, 0.5, mean).advantages == pytest.approx([1.0 - 0.75])
     assert with_entropy_bonus(unlikely, 1.0, 0.5, mean).advantages == pytest.approx([1.0 + 0.75])
     assert with_entropy_bonus(unlikely, 1.0, 0.0, mean).advantages == (1.0,)
+
+
+def test_steps_of_an_update_train_whole_groups():
+    rows = [TrainingRow(two_turns(), (float(member),) * 2, group) for group in (0, 2, 3) for member in (0, 1)]
+    assert [[row.group for row in part] for part in in_parts(rows, 2)] == [[0, 0, 3, 3], [2, 2]]
+    assert [len(part) for part in in_parts(rows, 5)] == [2, 2, 2]
+    assert in_parts([], 2) == []
+
+
+def test_the_kl_is_that_of_first_steps_alone_however_many_steps_there_are():
+    row = TrainingRow(two_turns(), (1.0, 1.0))
+    near, far = np.array([0, 0, -0.5, -1.5, 0, -2.0]), np.array([0, 0, -9.5, -9.5, 0, -9.0])
+    steps = [Step([row], [near]), Step([row], [far], is_first=False)]
+    assert of_steps(steps, TinkerOptions())["kl"] == 0
+    assert of_steps(steps, TinkerOptions(substeps=3))["kl"] == 0

@@ -98,6 +98,15 @@ def test_a_policy_that_only_plays_needs_the_settings_of_the_policy_alone(tmp_pat
         RunState.load(tmp_path, settings_of(TinkerOptions(prompt="plain"), env_id="x"), only_plays=True)
 
 
+def test_the_last_two_checkpoints_and_the_best_are_retained():
+    state, dropped = RunState(), list[str]()
+    for update, score in enumerate([0.1, 0.9, 0.9, 0.2, 0.3], 1):
+        dropped += state.advance(update, {"all": f"tinker://{update}"}, 0.0, score)
+    assert dropped == ["tinker://1", "tinker://3"]
+    assert [one["update"] for one in state.retained] == [2, 4, 5]
+    assert (state.update, state.checkpoints) == (5, {"all": "tinker://5"})
+
+
 def test_rows_to_keep_replace_the_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with RunMetrics(tmp_path, ("reward",)) as log:
         log.write(reward=0.1)

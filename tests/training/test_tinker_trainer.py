@@ -13,7 +13,7 @@ from fake_tinker import Characters, FakeClient, sampler
 import envweave_gym
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.training.tinker import TinkerOptions, grpo
-from envweave_gym.training.tinker.connection import ServerLost
+from envweave_gym.training.tinker.connection import RequestRefused, ServerLost
 from envweave_gym.training.tinker.learner import Learner
 
 needs_module("tinker", "tinker")
@@ -179,3 +179,30 @@ def test_a_checkpoint_that_the_server_does_not_have_is_a_wrong_argument():
 
     with pytest.raises(InvalidArgument, match=r"no checkpoint tinker://gone; give the --base-url"):
         Learner(Forgot(), TinkerOptions(), "model", "all", "tinker://gone")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_superseded_checkpoints_are_deleted_and_one_that_cannot_be_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def delete(self: Connected, path: str) -> None:
+        self.deleted.append(path)
+        if path.endswith("2"):
+            raise RequestRefused("there is no such checkpoint")
+
+    monkeypatch.setattr(Connected, "delete_checkpoint", delete)
+    monkeypatch.setattr(Learned, "sampler", lambda *args: sampler(FakeClient(lambda *args: "Z")))
+    with grpo.Trainer(ID, options(tmp_path, episodes=20, save_every=1)) as trainer:
+        trainer.run()
+    assert [path[-1] for path in trainer.connection.deleted] == ["2", "3"]  # the first is the best
+    assert "update-000002 was not deleted: there is no such checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_run_at_another_temperature_says_that_its_gradient_is_biased(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    grpo.train(ID, options(tmp_path, temperature=0.7))
+    assert "with a --temperature other than 1 the gradient is biased" in capsys.readouterr().err
+    grpo.train(ID, options(tmp_path))
+    assert "biased" not in capsys.readouterr().err

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,9 +74,9 @@ class Connection:
         """Return the names of the server's models and what it says about each; this checks the key."""
 
         def ask() -> Any:
-            if not hasattr(self._sdk, "RestClient"):  # tinker < 0.36
+            client = self._rest_client
+            if client is None:
                 return self._new_service().get_server_capabilities()
-            client = self._sdk.RestClient(base_url=self.base_url, api_key=self._key)
             return client.get_server_capabilities().result()
 
         try:
@@ -105,6 +106,18 @@ class Connection:
     def context_of(self, model: str) -> int | None:
         """Return the context length of a model in tokens, or ``None`` if the server does not say it."""
         return getattr(self.models.get(model), "max_context_length", None)
+
+    def delete_checkpoint(self, path: str) -> None:
+        """Delete a checkpoint."""
+        client = self._rest_client or self.service.create_rest_client()
+        self.call(client.delete_checkpoint_from_tinker_path, path)
+
+    @cached_property
+    def _rest_client(self) -> Any:
+        """Return the SDK's client without a session, ``None`` where it has none: before tinker 0.36."""
+        if not hasattr(self._sdk, "RestClient"):
+            return None
+        return self._sdk.RestClient(base_url=self.base_url, api_key=self._key)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of the SDK that blocks, and wait for its result, or for that of the future it returns."""

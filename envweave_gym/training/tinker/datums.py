@@ -54,6 +54,8 @@ class TrainingRow:
 
     row: TokenRow
     advantages: tuple[float, ...]
+    group: int = 0
+    """The group of its episode; the rows of a group are trained in the same step."""
 
     def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which targets were sampled; the targets are the tokens from the second one on."""
@@ -84,7 +86,9 @@ def centred(rewards: Sequence[float]) -> list[float]:
     return [reward - mean for reward in rewards]
 
 
-def with_entropy_bonus(row: TokenRow, advantage: float, weight: float, mean_logprob: float) -> TrainingRow:
+def with_entropy_bonus(
+    row: TokenRow, advantage: float, weight: float, mean_logprob: float, group: int = 0
+) -> TrainingRow:
     """Return the row for training, with an entropy bonus on the advantage of each reply.
 
     The bonus is ``-weight * (logprob of the reply - mean_logprob)``, the score-function gradient of the entropy of
@@ -93,7 +97,14 @@ def with_entropy_bonus(row: TokenRow, advantage: float, weight: float, mean_logp
     bonuses = (
         weight * (mean_logprob - sum(row.logprobs[start:end])) if weight else 0.0 for start, end in row.spans
     )
-    return TrainingRow(row, tuple(advantage + bonus for bonus in bonuses))
+    return TrainingRow(row, tuple(advantage + bonus for bonus in bonuses), group)
+
+
+def in_parts(rows: Sequence[TrainingRow], count: int) -> list[list[TrainingRow]]:
+    """Return at most ``count`` parts of whole groups: the advantages of each part remain centred."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    chosen = [set(groups[part::count]) for part in range(count)]
+    return [[row for row in rows if row.group in part] for part in chosen if part]
 
 
 def mean_reply_logprob(rows: Sequence[TokenRow]) -> float:

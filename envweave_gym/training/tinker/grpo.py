@@ -45,6 +45,10 @@ MOST_LOSSES = 5
 """Times in a row that the server may be lost without an update in between."""
 AVERAGED = 0.1
 """Weight of the newest update in the moving average of success."""
+BIASED = (
+    "warning: with a --temperature other than 1 the gradient is biased, as servers return the log-probabilities of "
+    "temperature 1, which the importance ratio takes for those of the samples"
+)
 _HELD_OUT = 1 << 30
 """Seeds of held-out tasks are from here on, those of training below."""
 
@@ -60,13 +64,13 @@ def training_rows(episodes: Sequence[Episode], entropy: float = 0.0) -> dict[str
             if episode.fault is None and trajectory.counts:
                 groups.setdefault((episode.task.group, agent), []).append(trajectory)
     rows: dict[str, list[TrainingRow]] = {}
-    for (_, agent), group in groups.items():
+    for (index, agent), group in groups.items():
         advantages = centred([trajectory.reward for trajectory in group])
         if not any(advantages) and not entropy:
             continue
         baseline = mean_reply_logprob([row for trajectory in group for row in trajectory.rows])
         rows.setdefault(agent, []).extend(
-            with_entropy_bonus(row, advantage, entropy, baseline)
+            with_entropy_bonus(row, advantage, entropy, baseline, index)
             for trajectory, advantage in zip(group, advantages, strict=True)
             for row in trajectory.rows
         )
@@ -185,6 +189,8 @@ class Trainer:
             self.log,
             tqdm(total=self.options.episodes or None, unit="episode", desc=self._env_id) as self.bar,
         ):
+            if self.options.temperature != 1:
+                self._report(BIASED)
             if not self.options.resume:
                 RunState.remove(self.options.folder)
             while True:
@@ -360,12 +366,20 @@ class Trainer:
         return {f"held_out_{name}": values[name] for name in ("success", "reward") if name in values}
 
     def _checkpoint(self) -> None:
-        """Save all adapters, and then the state that names them."""
+        """Save all adapters, then the state that names them, and delete the checkpoints that it names no more."""
         name = f"update-{self.updates:06d}"
-        self.state.checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
-        self.state.update, self.state.success = self.updates, self._success
+        checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
+        evaluated = (row["held_out_success"] for row in reversed(self.log.rows) if "held_out_success" in row)
+        superseded = self.state.advance(
+            self.updates, checkpoints, self._success, next(evaluated, self._success)
+        )
         self.log.sync()
         self.state.save(self.options.folder)
+        for path in superseded:
+            try:
+                self.connection.delete_checkpoint(path)
+            except (ServerLost, NotAvailable) as error:
+                self._report(f"the checkpoint {path} was not deleted: {error}")
         self.transcripts.write()
 
     def finish(self) -> dict[str, Any]:

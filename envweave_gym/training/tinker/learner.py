@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.faults import InvalidArgument, need
 from envweave_gym.training.tinker.connection import Connection, ServerLost
-from envweave_gym.training.tinker.datums import TrainingRow
+from envweave_gym.training.tinker.datums import TrainingRow, in_parts
 from envweave_gym.training.tinker.sampling import Sampler, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
@@ -24,6 +24,8 @@ class Step:
 
     rows: Sequence[TrainingRow]
     logprobs: Sequence[NDArray[np.float64]]
+    is_first: bool = True
+    """Whether it is the first step of an update, whose weights are still those that sampled."""
 
 
 class Learner:
@@ -79,13 +81,15 @@ class Learner:
             beta2=options.adam_beta2,
             eps=options.adam_epsilon,
         )
-        for part in range(options.substeps):
-            if chosen := rows[part :: options.substeps]:
-                datums = [row.datum() for row in chosen]
-                passed = self.client.forward_backward(datums, options.loss, self._loss_config())
-                pending.append((chosen, passed, self.client.optim_step(adam)))
+        for chosen in in_parts(rows, options.substeps):
+            datums = [row.datum() for row in chosen]
+            passed = self.client.forward_backward(datums, options.loss, self._loss_config())
+            pending.append((chosen, passed, self.client.optim_step(adam)))
         sampling = self.client.save_weights_and_get_sampling_client()
-        steps = [Step(chosen, self._logprobs(passed, stepped)) for chosen, passed, stepped in pending]
+        steps = [
+            Step(chosen, self._logprobs(passed, stepped), is_first=index == 0)
+            for index, (chosen, passed, stepped) in enumerate(pending)
+        ]
         self._sampling = self._connection.result(sampling) if hasattr(sampling, "result") else sampling
         return steps
 

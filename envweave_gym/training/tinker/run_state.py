@@ -47,6 +47,20 @@ class RunState:
     success: float = 0.0
     """The moving average of success."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    retained: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The last two checkpoints and the best one, each with its ``update`` and its ``score``."""
+
+    def advance(self, update: int, checkpoints: dict[str, str], success: float, score: float) -> list[str]:
+        """Note newer checkpoints, and return the paths of those that are superseded.
+
+        Of equal scores the earliest is the best.
+        """
+        self.update, self.checkpoints, self.success = update, checkpoints, success
+        known = [*self.retained, {"update": update, "score": score, "checkpoints": checkpoints}]
+        best = max(known, key=lambda one: one["score"])
+        self.retained = [one for one in known if one is best or any(one is last for last in known[-2:])]
+        kept = {path for one in self.retained for path in one["checkpoints"].values()}
+        return [path for one in known for path in one["checkpoints"].values() if path not in kept]
 
     def save(self, folder: Path) -> None:
         """Write the state; a reader finds either the old file or the new one, also after a crash."""

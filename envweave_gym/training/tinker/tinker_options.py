@@ -60,7 +60,10 @@ class TinkerOptions(CommonOptions):
     )
     prompt: str = option("chat", "chat (the tokenizer's template) or plain (the contents of the messages)")
     stop: str = option("", "text of one token that ends a reply, besides the end of a turn")
-    temperature: float = option(1.0, "temperature of the samples")
+    temperature: float = option(
+        1.0,
+        "temperature of the samples; other than 1 biases the gradient, as log-probabilities are those of 1",
+    )
     # Updates
     learning_rate: float = option(1e-4, "step size of Adam")
     adam_beta1: float = option(0.9, "decay of Adam's mean of the gradients", least=0, most=1)

@@ -44,7 +44,7 @@ def of_steps(steps: Sequence[Step], options: TinkerOptions) -> dict[str, float]:
     there are several, as the later ones see newer weights.
     """
     differences = [_differences(step) for step in steps]
-    first = [one for one in differences[:: options.substeps] if len(one)]
+    first = [one for one, step in zip(differences, steps, strict=True) if step.is_first and len(one)]
     if not first:
         return {"trained_rows": 0}
     on_policy = np.concatenate(first)
