@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from envweave_gym_server.tinker.models.prefix_packing import PackedTokens
+from envweave_gym_server.tinker.models.prefix_packing import Blocks, PackedTokens
 
 WRITTEN_OUT_TOKENS = 640
 """Attention of at most this many tokens is written out: measured on CPU, torch's fused one is slower up to there."""
@@ -131,14 +131,13 @@ class Transformer:
         computes each layer again, which needs less memory.
         """
 
-        bias = _bias(packed) if len(packed) <= WRITTEN_OUT_TOKENS else None
+        fused = packed.is_one_sequence and len(packed) > WRITTEN_OUT_TOKENS
+        blocks = None if fused else packed.blocks()
 
         def attend(_: int, projections: Projections) -> Tensor:
             if on_layer is not None:
                 on_layer(projections)
-            return (
-                _fused_attention(projections, packed.mask) if bias is None else _attention(projections, bias)
-            )
+            return _fused_attention(projections) if blocks is None else _attention(projections, blocks)
 
         hidden = self.embedding[packed.tokens]
         for layer in range(self.config.layers):
@@ -209,33 +208,33 @@ def linear(inputs: Tensor, weight: Tensor, change: LowRank | None, bias: Tensor 
     return output + F.linear(F.linear(inputs, change.first), change.second)
 
 
-def _bias(packed: PackedTokens) -> Tensor:
-    """Return minus infinity (N, N) where a token does not see another one, and 0 elsewhere."""
-    count = len(packed)
-    mask = torch.ones(count, count, dtype=torch.bool).tril() if packed.mask is None else packed.mask
-    return torch.zeros(count, count).masked_fill_(~mask, -math.inf)
+def _attention(projections: Projections, blocks: Blocks) -> Tensor:
+    """Attention written out, which keeps the shares (heads, blocks, length, seen) for the backward pass."""
+    count, (heads, size) = len(projections.keys), projections.keys.shape[1:]
+    number, length, seen = blocks.bias.shape
+    queries = F.pad(projections.queries / math.sqrt(size), (0, 0, 0, 0, 0, number * length - count))
+    grouped = (
+        queries.view(number, length, heads, -1, size).permute(0, 2, 3, 1, 4).reshape(number, heads, -1, size)
+    )
+    keys, values = (
+        F.embedding(blocks.seen, part.flatten(1)).unflatten(2, (heads, size)).transpose(1, 2)
+        for part in (projections.keys, projections.values)
+    )  # (blocks, heads, seen, size)
+    scores = (grouped @ keys.transpose(2, 3)).view(number, heads, -1, length, seen)
+    shares = (scores + blocks.bias[:, None, None]).softmax(-1)
+    attended = (shares.view(number, heads, -1, seen) @ values).view(number, heads, -1, length, size)
+    return attended.permute(0, 3, 1, 2, 4).reshape(number * length, -1)[:count]
 
 
-def _attention(projections: Projections, bias: Tensor) -> Tensor:
-    """Attention written out, which keeps the shares (heads, N, N) for the backward pass."""
-    heads, count = projections.keys.shape[1], len(bias)
-    keys, values = projections.keys.transpose(0, 1), projections.values.transpose(0, 1)
-    queries = projections.queries / math.sqrt(keys.shape[-1])
-    grouped = queries.transpose(0, 1).reshape(heads, -1, keys.shape[-1])  # (key heads, repeats * N, size)
-    scores = (grouped @ keys.transpose(1, 2)).view(heads, -1, count, count) + bias
-    attended = scores.softmax(-1).view(heads, -1, count) @ values
-    return attended.view(-1, count, keys.shape[-1]).transpose(0, 1).flatten(1)
-
-
-def _fused_attention(projections: Projections, mask: Tensor | None) -> Tensor:
+def _fused_attention(projections: Projections) -> Tensor:
+    """Attention of one sequence by torch's kernel."""
     queries, keys, values = (part.transpose(0, 1) for part in projections)  # (heads, N, size)
     repeats = queries.shape[0] // keys.shape[0]
     attended = F.scaled_dot_product_attention(
         queries[None],
         keys.repeat_interleave(repeats, 0)[None],
         values.repeat_interleave(repeats, 0)[None],
-        attn_mask=mask,
-        is_causal=mask is None,
+        is_causal=True,
     )
     return attended[0].transpose(0, 1).flatten(1)
 

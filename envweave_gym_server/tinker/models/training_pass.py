@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envweave_gym_server.tinker.models.llama import (
-    WRITTEN_OUT_TOKENS,
     LowRankWeights,
     ModelConfig,
     Transformer,
@@ -30,9 +29,10 @@ from envweave_gym_server.tinker.models.losses import (
 from envweave_gym_server.tinker.models.prefix_packing import cut_by_nodes, pack
 from envweave_gym_server.tinker.models.target_logprobs import target_logprobs
 
-PASS_BYTES = 3 * 2**29
+PASS_BYTES = 2**30
 """Most memory for what a backward pass needs of a forward pass, as long as no row needs more."""
-_MOST_PASS_TOKENS = WRITTEN_OUT_TOKENS
+_MOST_PASS_TOKENS = 1024
+"""Measured on CPU: fewer take a small model longer, and more gain nothing."""
 
 
 @dataclass(frozen=True)

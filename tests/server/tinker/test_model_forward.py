@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_models import CLASSES, reference_model, transformer_of
 
-from envweave_gym_server.tinker.models import llama
+from envweave_gym_server.tinker.models import llama, prefix_packing
 from envweave_gym_server.tinker.models.base_model import config_of
 from envweave_gym_server.tinker.models.llama import Transformer
 from envweave_gym_server.tinker.models.prefix_packing import cut_by_nodes, pack
@@ -32,12 +32,14 @@ def test_packed_logits_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("written_out_tokens", [0, 100])
-def test_a_single_sequence_has_no_mask(written_out_tokens: int, monkeypatch: pytest.MonkeyPatch):
+def test_logits_of_a_single_sequence_are_those_of_transformers(
+    written_out_tokens: int, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(llama, "WRITTEN_OUT_TOKENS", written_out_tokens)
     model = reference_model()
     ours = transformer_of(model)
     packed = pack([SEQUENCES[0]])
-    assert packed.mask is None
+    assert packed.is_one_sequence
     logits = ours.logits(ours.forward(packed, {}), {})
     torch.testing.assert_close(logits, model(torch.tensor(SEQUENCES[:1])).logits[0], rtol=0, atol=1e-5)
 
@@ -51,13 +53,36 @@ def test_every_distinct_prefix_is_one_node():
         assert packed.positions[path].tolist() == list(range(len(row)))
 
 
-def test_a_node_sees_itself_and_its_ancestors_only():
+def random_rows() -> list[list[int]]:
     chooser = random.Random(0)
-    rows = [[chooser.randrange(3) for _ in range(chooser.randrange(1, 6))] for _ in range(40)]
-    packed = pack(rows)
-    assert packed.mask is not None
+    return [[chooser.randrange(3) for _ in range(chooser.randrange(1, 9))] for _ in range(60)]
+
+
+def test_logits_of_several_blocks_are_those_of_transformers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prefix_packing, "BLOCK_TOKENS", 8)
+    model = reference_model()
+    ours = transformer_of(model)
+    packed = pack(random_rows())
+    assert len(packed.blocks().seen) > 10
+    logits = ours.logits(ours.forward(packed, {}), {})
+    for sequence, path in zip(random_rows(), packed.paths, strict=True):
+        torch.testing.assert_close(logits[path], model(torch.tensor([sequence])).logits[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [8, 1000])
+def test_a_node_sees_itself_and_its_ancestors_only(length: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prefix_packing, "BLOCK_TOKENS", length)
+    packed = pack(random_rows())
+    blocks = packed.blocks()
     for path in packed.paths:
-        assert packed.mask[path[-1]].nonzero()[:, 0].tolist() == path.tolist()
+        block, place = divmod(int(path[-1]), blocks.bias.shape[1])
+        assert blocks.seen[block][blocks.bias[block, place] == 0].tolist() == path.tolist()
+
+
+def test_rows_without_a_common_prefix_have_blocks_of_their_own_length():
+    """Attention of ten rows costs ten times that of one, not a hundred times."""
+    rows = [[first, *range(99)] for first in range(10)]
+    assert pack(rows).blocks().bias.numel() < 2 * 10 * pack(rows[:1]).blocks().bias.numel()
 
 
 def test_pieces_stay_within_the_budget_unless_one_sequence_exceeds_it():

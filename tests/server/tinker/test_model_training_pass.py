@@ -9,7 +9,7 @@ import torch
 from random_models import VOCABULARY, random_adapter, reference_model, transformer_of
 from torch import Tensor
 
-from envweave_gym_server.tinker.models import target_logprobs, training_pass
+from envweave_gym_server.tinker.models import prefix_packing, target_logprobs, training_pass
 from envweave_gym_server.tinker.models.llama import Transformer
 from envweave_gym_server.tinker.models.losses import LOSSES, Datum
 from envweave_gym_server.tinker.models.training_pass import forward, forward_backward, pass_tokens
@@ -102,6 +102,16 @@ def _named_gradients(adapter: training_pass.LoraAdapter) -> list[Tensor]:
     return list(adapter.state().values())
 
 
+def test_attention_in_blocks_does_not_change_the_gradient(
+    transformer: Transformer, monkeypatch: pytest.MonkeyPatch
+):
+    rows = rollouts(30)
+    whole = gradient(transformer, rows)
+    monkeypatch.setattr(prefix_packing, "BLOCK_TOKENS", 8)
+    for one, other in zip(whole, gradient(transformer, rows), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_equal_rows_count_as_often_as_they_are_given(transformer: Transformer):
     [row, *_] = rollouts()
     single, triple = gradient(transformer, [row]), gradient(transformer, [row] * 3)
@@ -151,7 +161,7 @@ def test_long_rows_are_computed_again_in_the_backward_pass(
 
 
 def test_a_pass_is_bounded_by_the_memory_it_needs(transformer: Transformer, monkeypatch: pytest.MonkeyPatch):
-    assert pass_tokens(transformer.config) == 640
+    assert pass_tokens(transformer.config) == 1024
     monkeypatch.setattr(training_pass, "PASS_BYTES", 10**6)
     assert pass_tokens(transformer.config) == 10**6 // (4 * 3 * (12 * 32 + 5 * 48))
 
