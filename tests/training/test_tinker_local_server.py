@@ -57,3 +57,13 @@ def test_the_server_ends_when_its_owner_is_killed(tmp_path: Path):
 def test_a_server_that_cannot_start_says_why(tmp_path: Path):
     with pytest.raises(NotAvailable, match=r"did not start: .*no model at /nowhere"):
         LocalServer("--model", "local/x=/nowhere", folder=tmp_path)
+
+
+def test_the_output_of_the_process_before_does_not_make_a_restarted_server_ready(tmp_path: Path):
+    with LocalServer(*ARGUMENTS, folder=tmp_path) as server:
+        before = server._ready
+        server.end()
+        server._start()
+        before.set()  # as its thread does when it reads the end of the output late
+        server.wait()
+        assert requests.get(f"{server.base_url}/api/v1/healthz", timeout=10).ok

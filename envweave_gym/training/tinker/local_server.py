@@ -61,7 +61,9 @@ class LocalServer:
         return self._process.pid if self._process is not None and self.is_running else None
 
     def _start(self) -> None:
-        self._ready.clear()
+        self._ready = ready = (
+            threading.Event()
+        )  # one for each process: the old one's thread may still set its own
         command = [sys.executable, "-m", "envweave_gym_server.tinker", *self._command_line()]
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
@@ -76,7 +78,7 @@ class LocalServer:
         )
         output = self._process.stdout
         assert output is not None
-        threading.Thread(target=self._read, args=[output], name="Tinker server", daemon=True).start()
+        threading.Thread(target=self._read, args=[output, ready], name="Tinker server", daemon=True).start()
 
     def _command_line(self) -> Sequence[str]:
         return [
@@ -87,15 +89,15 @@ class LocalServer:
             *self._arguments,
         ]
 
-    def _read(self, output: IO[str]) -> None:
+    def _read(self, output: IO[str], ready: threading.Event) -> None:
         """Retain the last lines of the output in a thread, and find the port in it."""
         with output:
             for line in output:
                 self._lines.append(line.rstrip())
-                if not self._ready.is_set() and (match := _ADDRESS.search(line)):
+                if not ready.is_set() and (match := _ADDRESS.search(line)):
                     self._port = int(match[1])
-                    self._ready.set()
-        self._ready.set()
+                    ready.set()
+        ready.set()
 
     def wait(self) -> None:
         """Wait until the server listens; raise ``NotAvailable`` with its last lines if it ended instead."""
