@@ -97,3 +97,10 @@ def test_what_the_tokenizer_cannot_do_is_refused_with_the_option_to_give():
     tokenizer.chat_template = ""
     with pytest.raises(InvalidArgument, match="no chat template; give --prompt plain"):
         Prompts(tokenizer)
+
+
+def test_tokens_of_long_texts_take_four_bytes_each_in_the_cache():
+    prompts = Prompts(Characters())
+    assert prompts.encode("a" * 1000) == [97] * 1000
+    cached = prompts._encode("a" * 1000)
+    assert cached.itemsize * len(cached) == 4000

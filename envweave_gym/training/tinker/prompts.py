@@ -8,6 +8,7 @@ drops earlier reasoning, the conversation begins a new row.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,8 @@ from envweave_gym.training.tinker.datums import TokenRow
 
 KINDS = ("chat", "plain")
 _MARK = "\u2402reply\u2402"
-_CACHED_TEXTS = 4096
+_CACHED_TEXTS = 1024
+"""Texts whose tokens are cached, in 4 bytes each: 50 MB for prompts of 12,000 tokens."""
 
 Message = dict[str, Any]
 
@@ -65,9 +67,9 @@ class Prompts:
         text = self.decode(tokens[:-1] if ended else tokens)
         return text.partition(self._stop)[0] if self._stop else text
 
-    def _encode_uncached(self, text: str) -> tuple[int, ...]:
+    def _encode_uncached(self, text: str) -> array[int]:
         with self._lock:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            return array("i", self._tokenizer.encode(text, add_special_tokens=False))
 
     def _find_end(self) -> list[int]:
         """Return the token that ``stop`` is, or else that follows a reply in the template."""
