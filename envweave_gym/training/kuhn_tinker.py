@@ -45,6 +45,7 @@ class Options(TinkerOptions):
     """The command-line options of the demo, beyond those of every run with Tinker."""
 
     demo: ClassVar[str] = "kuhn_tinker"
+    target_option: ClassVar[str] = "--target-nash-conv"
 
     num_envs: int = option(64, "environments, each in a thread")
     group: int = option(64, "hands of one deal")
@@ -63,6 +64,11 @@ class Options(TinkerOptions):
     alpha_end: float = option(0.1, "weight of the entropy bonus at the end")
     eval_every: int = option(5, "updates between two readings of the policy; 0: none", least=0)
     target_nash_conv: float = option(0.1, "stop when the NashConv is below this; 0: no target", least=0)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a NashConv or a share of hands that succeed ends training."""
+        return bool(self.target_nash_conv) or super().has_target
 
 
 class KuhnTrainer(Trainer):

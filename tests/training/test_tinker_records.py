@@ -10,6 +10,7 @@ import pytest
 from fake_tinker import Characters
 
 from envweave_gym.core.faults import Fault, FaultKind, InvalidArgument
+from envweave_gym.training import kuhn_tinker
 from envweave_gym.training.options import parse_options
 from envweave_gym.training.run_metrics import RunMetrics
 from envweave_gym.training.tinker.datums import TokenRow
@@ -96,6 +97,19 @@ def test_a_policy_that_only_plays_needs_the_settings_of_the_policy_alone(tmp_pat
         RunState.load(tmp_path, other)
     with pytest.raises(InvalidArgument, match="the run had prompt='chat', not 'plain'"):
         RunState.load(tmp_path, settings_of(TinkerOptions(prompt="plain"), env_id="x"), only_plays=True)
+
+
+def test_a_linear_schedule_is_not_resumed_with_another_number_of_episodes(tmp_path: Path):
+    RunState(settings=settings_of(TinkerOptions(schedule="linear", episodes=512))).save(tmp_path)
+    with pytest.raises(InvalidArgument, match="the run had episodes=512, not 1024"):
+        RunState.load(tmp_path, settings_of(TinkerOptions(schedule="linear", episodes=1024)))
+
+
+def test_kuhn_poker_without_a_number_of_hands_needs_a_nash_conv_as_target():
+    options = kuhn_tinker.Options(episodes=0, schedule="constant", target_nash_conv=0.05)
+    assert options.updates is None
+    with pytest.raises(ValueError, match="--episodes 0 needs a --target-nash-conv"):
+        kuhn_tinker.Options(episodes=0, schedule="constant", target_nash_conv=0.0)
 
 
 def test_the_last_two_checkpoints_and_the_best_are_retained():

@@ -91,7 +91,7 @@ class RunState:
             ) from None
         except (ValueError, TypeError) as error:
             raise InvalidArgument(f"--resume: {path} cannot be read: {error}") from error
-        names = SETTINGS_OF_THE_POLICY if only_plays else settings.keys() - SETTINGS_THAT_MAY_CHANGE
+        names = SETTINGS_OF_THE_POLICY if only_plays else settings.keys() - _changeable(settings)
         for name in sorted(names & settings.keys()):
             value = settings[name]
             if state.settings.get(name) != value:
@@ -100,6 +100,12 @@ class RunState:
                     "give the same, or another --run"
                 )
         return state
+
+
+def _changeable(settings: dict[str, Any]) -> frozenset[str]:
+    """Return the options that may change; a linear schedule derives all learning rates from the episodes."""
+    fixed = {"episodes"} if settings.get("schedule") == "linear" else set[str]()
+    return SETTINGS_THAT_MAY_CHANGE - fixed
 
 
 def settings_of(options: Any, **others: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class TinkerOptions(CommonOptions):
     """The options of every run that trains a language model with Tinker."""
 
     demo: ClassVar[str] = "tinker"
+    target_option: ClassVar[str] = "--target-success-rate"
+    """The option that ends training at a result."""
 
     # The server and the model
     model: str = option("", "base model (default: the server's first one)")
@@ -105,8 +107,8 @@ class TinkerOptions(CommonOptions):
             raise ValueError("--group 1 leaves nothing to compare; give 2 or more")
         if self.substeps > self.groups:
             raise ValueError(f"--substeps {self.substeps} is more than --groups {self.groups}; give fewer")
-        if not self.episodes and not self.target_success_rate:
-            raise ValueError("--episodes 0 needs a --target-success-rate at which training ends")
+        if not self.episodes and not self.has_target:
+            raise ValueError(f"--episodes 0 needs a {self.target_option} at which training ends")
         if not self.episodes and self.schedule != "constant":
             raise ValueError("--schedule linear needs a number of --episodes")
         if self.deterministic and not self.local:
@@ -116,6 +118,11 @@ class TinkerOptions(CommonOptions):
             )
         if self.local and self.base_url:
             raise ValueError("--local and --base-url name two servers; give one of them")
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a result ends training."""
+        return bool(self.target_success_rate)
 
     @property
     def batch(self) -> int:
