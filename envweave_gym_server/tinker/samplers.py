@@ -27,8 +27,11 @@ class Weights:
 
     base: BaseModel
     adapter: FrozenAdapter | None = None
-    size: int = 0
-    """Bytes of the adapter."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the adapter."""
+        return 0 if self.adapter is None else self.adapter.size
 
 
 @dataclass(eq=False)
@@ -84,7 +87,7 @@ class Samplers:
         with self._lock:
             shared = self._inflight.setdefault(model_id, Weights(sampler.base))
             if sampler.weights is not None:
-                shared.adapter, shared.size = sampler.weights.adapter, sampler.weights.size
+                shared.adapter = sampler.weights.adapter
             sampler.weights = shared
         return self.add(sampler)
 

@@ -107,8 +107,7 @@ class TinkerService:
         )
         weights = {name: one for name, one in tensors.items() if not name.startswith("adam.")}
         adapter.load(weights)
-        size = sum(one.numel() * one.element_size() for one in weights.values())
-        return Weights(base, adapter.snapshot(), size)
+        return Weights(base, adapter.snapshot())
 
     def end_session(self, session_id: str, ended: dict[str, Any]) -> None:
         """Mark a session as ended, and drop everything that it has in memory."""

@@ -45,7 +45,6 @@ class TrainingModel:
         )
         self._parameters = self.adapter.parameters()
         self._adam = self._new_adam()
-        self.size = sum(one.numel() * one.element_size() for one in self._parameters)
 
     @property
     def session_id(self) -> str:
@@ -103,7 +102,7 @@ class TrainingModel:
 
     def snapshot(self) -> Weights:
         """Return the weights of now for sampling."""
-        return Weights(self.base, self.adapter.snapshot(), self.size)
+        return Weights(self.base, self.adapter.snapshot())
 
     def state(self, *, with_optimizer: bool) -> dict[str, Tensor]:
         """Return copies of the weights and, if wanted, of the optimiser's moments."""

@@ -31,16 +31,12 @@ class _Part(NamedTuple):
 
 
 class FrozenAdapter:
-    """The weights of an adapter at one time, which training after it does not change."""
+    """The scaled weights of an adapter at one time, which training after it does not change."""
 
-    def __init__(self, weights: LowRankWeights, state: Mapping[str, Tensor]) -> None:
-        """Take the scaled weights for a pass, and the same ones by name."""
+    def __init__(self, weights: LowRankWeights) -> None:
         self.weights = weights
-        self._state = dict(state)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the weights by name, as :meth:`LoraAdapter.state` does."""
-        return dict(self._state)
+        self.size = sum(one.numel() * one.element_size() for site in weights.values() for one in site)
+        """Bytes in memory; more than those of the parameters, as the zeros between joined layers are stored."""
 
 
 class LoraAdapter:
@@ -106,7 +102,7 @@ class LoraAdapter:
                 site: LowRank(first.detach().clone(), second.detach().clone())
                 for site, (first, second) in self.weights().items()
             }
-        return FrozenAdapter(weights, self.state())
+        return FrozenAdapter(weights)
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the factors of each part by name; those of joined parts are views."""

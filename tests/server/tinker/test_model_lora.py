@@ -79,8 +79,9 @@ def test_a_state_of_another_shape_is_refused_and_changes_nothing(transformer: Tr
 def test_a_snapshot_does_not_change_with_training(transformer: Transformer):
     adapter = random_adapter(transformer)
     snapshot = adapter.snapshot()
-    before = snapshot.state(), {site: change.second.clone() for site, change in snapshot.weights.items()}
+    before = [one.clone() for change in snapshot.weights.values() for one in change]
     adapter.load(random_adapter(random_transformer(), 5).state())
-    assert all(map(torch.equal, before[0].values(), snapshot.state().values()))
-    assert all(torch.equal(second, snapshot.weights[site].second) for site, second in before[1].items())
+    after = [one for change in snapshot.weights.values() for one in change]
+    assert all(map(torch.equal, before, after))
+    assert snapshot.size == sum(one.nbytes for one in after)
     assert not any(change.second.requires_grad for change in snapshot.weights.values())

@@ -101,9 +101,16 @@ def test_a_wait_ends_when_its_session_does():
 # Samplers
 
 
+BASE_MODEL: Any = SimpleNamespace(name="base")
+
+
+def weights(size: int) -> Weights:
+    adapter: Any = SimpleNamespace(size=size)
+    return Weights(BASE_MODEL, adapter)
+
+
 def sampler(name: str, size: int, *, load: Any = None) -> Sampler:
-    base: Any = SimpleNamespace(name="base")
-    return Sampler(name, "session", base, Weights(base, None, size), load=load)
+    return Sampler(name, "session", BASE_MODEL, weights(size), load=load)
 
 
 def test_snapshots_over_the_limit_are_dropped_by_their_last_use():
@@ -119,7 +126,7 @@ def test_snapshots_over_the_limit_are_dropped_by_their_last_use():
 
 def test_weights_of_a_checkpoint_are_loaded_again():
     samplers = Samplers(largest=15)
-    kept = samplers.add(sampler("a", 10, load=lambda: Weights(kept.base, None, 10)))
+    kept = samplers.add(sampler("a", 10, load=lambda: weights(10)))
     samplers.add(sampler("b", 10))
     assert kept.weights is None
     assert samplers.weights_of(samplers.find("a")).size == 10
