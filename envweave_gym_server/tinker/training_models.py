@@ -84,6 +84,11 @@ class TrainingModel:
         self._adam.step()
         self._adam.zero_grad(set_to_none=True)
         self.steps += 1
+        if not all(bool(one.isfinite().all()) for one in self._parameters):
+            raise BadInput(
+                f"weights are not finite after the step: learning_rate {params.learning_rate} is too large; load "
+                "an earlier checkpoint, and give a smaller one"
+            )
         return {"grad_norm": norm, "learning_rate": params.learning_rate}
 
     def _check_passes(self) -> None:

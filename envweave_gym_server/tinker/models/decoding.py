@@ -20,6 +20,8 @@ from envweave_gym_server.tinker.models.token_choice import ChoiceRules, TokenLog
 StopReason = Literal["stop", "length"]
 MAX_BATCH_SEQUENCES = 256
 """Most sequences that are continued at once: their logits are in memory together."""
+LOWEST_TEMPERATURE = 1e-6
+"""Logits that are divided by less overflow."""
 _ASSUMED_TOKENS = 64
 """Tokens reserved for a new sequence; it is suspended if it gets longer and the cache is full."""
 _SLACK_TOKENS = 8
@@ -115,8 +117,10 @@ def check_request(config: ModelConfig, request: SampleRequest) -> None:
     for name, least in {"count": 1, "max_tokens": 1, "top_logprobs": 0, "top_prompt_logprobs": 0}.items():
         if getattr(request, name) < least:
             raise ValueError(f"{name} must be at least {least}, not {getattr(request, name)}")
-    if not 0 <= request.temperature < float("inf"):
-        raise ValueError(f"temperature must be 0 or more, not {request.temperature}")
+    if request.temperature != 0 and not LOWEST_TEMPERATURE <= request.temperature < float("inf"):
+        raise ValueError(
+            f"temperature must be 0 (greedy) or from {LOWEST_TEMPERATURE} on, not {request.temperature}"
+        )
     if not 0 < request.top_p <= 1:
         raise ValueError(f"top_p must be more than 0 and at most 1, not {request.top_p}")
 

@@ -31,8 +31,15 @@ def choose(
     """Return a token of each sequence and its log-probability.
 
     ``logits`` are (rows, vocabulary), and ``rows`` names the row of each sequence. ``noise`` in [0, 1) has one
-    value for each sequence; the token is where the cumulative distribution exceeds it.
+    value for each sequence; the token is where the cumulative distribution exceeds it. Logits that are not finite
+    raise ``ValueError``.
     """
+    totals = logits.logsumexp(-1)
+    if not bool(totals.isfinite().all()):
+        raise ValueError(
+            "the model's logits are not finite, as after training with a too large learning rate; sample from earlier "
+            "weights"
+        )
     tokens = np.empty(len(rows), np.int64)
     kinds = {rule: kind for kind, rule in enumerate(dict.fromkeys(rules))}
     kind_of = np.array([kinds[rule] for rule in rules])
@@ -42,7 +49,7 @@ def choose(
         own = logits if len(used) == len(logits) else logits[torch.from_numpy(used)]
         tokens[members] = _choose_by(rule, own, row_of.reshape(-1), noise[members])
     chosen = logits[torch.from_numpy(rows), torch.from_numpy(tokens)]
-    return tokens, (chosen - logits.logsumexp(-1)[torch.from_numpy(rows)]).numpy()
+    return tokens, (chosen - totals[torch.from_numpy(rows)]).numpy()
 
 
 def _choose_by(rule: ChoiceRules, logits: Tensor, rows: Indices, noise: NDArray[np.float64]) -> Indices:

@@ -279,3 +279,19 @@ def test_the_precision_is_restored_after_an_error(transformer: Transformer):
     assert torch.get_float32_matmul_precision() == "medium"
     with precision_for(replace(transformer.config, width=576)):
         assert torch.get_float32_matmul_precision() == "medium"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_choose_nothing(temperature: float, value: float):
+    logits = torch.tensor([[0.0, 1.0], [value, 1.0]])
+    with pytest.raises(ValueError, match="logits are not finite"):
+        choose(logits, np.array([0, 1]), [ChoiceRules(temperature, -1, 1.0)] * 2, np.array([0.5, 0.5]))
+
+
+def test_a_temperature_that_would_overflow_logits_is_refused(transformer: Transformer):
+    with pytest.raises(ValueError, match=r"temperature must be 0 \(greedy\) or from 1e-06 on"):
+        check_request(transformer.config, SampleRequest(PROMPT, temperature=1e-38))
+    [lowest] = sample(transformer, None, [SampleRequest(PROMPT, temperature=1e-6)], text_of)
+    [greedy] = sample(transformer, None, [SampleRequest(PROMPT, temperature=0)], text_of)
+    assert tokens_of(lowest) == tokens_of(greedy)

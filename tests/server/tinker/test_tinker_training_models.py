@@ -82,3 +82,9 @@ def test_a_step_that_was_sent_with_a_refused_pass_fails(client: tinker.ServiceCl
         step.result()
     training.forward_backward([row([3, 4, 5])], "cross_entropy").result()
     assert (training.optim_step(adam).result().metrics or {})["grad_norm"] > 0
+
+
+def test_a_step_that_makes_weights_infinite_fails(model: TrainingModel):
+    add_gradient(model, 1, 2, 3)
+    with pytest.raises(BadInput, match="weights are not finite"):
+        model.optim_step(AdamParams(learning_rate=3e38))
