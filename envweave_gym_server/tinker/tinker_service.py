@@ -15,7 +15,7 @@ from flask import current_app
 
 from envweave_gym.core.faults import nearest
 from envweave_gym_server.core.logs import trace_of
-from envweave_gym_server.tinker.api_errors import BadInput
+from envweave_gym_server.tinker.api_errors import BadInput, NotFound
 from envweave_gym_server.tinker.checkpoints import Checkpoints
 from envweave_gym_server.tinker.client_sessions import ClientSessions
 from envweave_gym_server.tinker.engine import Engine
@@ -94,9 +94,13 @@ class TinkerService:
         parts = ("given", given) if given is not None else (self._salt, *names)
         return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
 
-    def load_weights(self, path: str) -> Weights:
-        """Return the weights of a checkpoint, for sampling."""
+    def load_weights(self, path: str, file: str) -> Weights:
+        """Return the weights of a checkpoint, for sampling; refuse those of another ``file`` saved under its name."""
         about, tensors = self.checkpoints.load(path)
+        if about.weights != file:
+            raise NotFound(
+                f"{path} was saved again, and the weights that this sampler was made of are gone; create another one"
+            )
         base, lora = self.base(about.base_model), about.lora
         adapter = LoraAdapter(
             base.transformer.config,

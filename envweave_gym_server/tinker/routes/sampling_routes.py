@@ -43,7 +43,8 @@ def _new_sampler(service: TinkerService, sampler_id: str, body: CreateSampler) -
             raise BadInput("a sampler needs base_model or model_path")
         base = service.base(body.base_model)
         return Sampler(sampler_id, body.session_id, base, service.base_weights[base.name])
-    load = partial(service.load_weights, body.model_path)
+    file = service.checkpoints.find(body.model_path).weights
+    load = partial(service.load_weights, body.model_path, file)
     weights = load()
     if body.base_model not in (None, weights.base.name):
         raise BadInput(f"{body.model_path} is of {weights.base.name}, not of {body.base_model}")

@@ -127,6 +127,22 @@ def test_a_sampler_keeps_its_weights_when_training_goes_on(training: tinker.Trai
     assert newer.compute_logprobs(prompt(TOKENS)).result() != before
 
 
+def test_a_sampler_whose_checkpoint_was_saved_again_keeps_its_weights_or_says_that_they_are_gone(
+    training: tinker.TrainingClient, client: tinker.ServiceClient, server: Server
+):
+    path = training.save_weights_for_sampler("final").result().path
+    sampler = client.create_sampling_client(model_path=path).result()
+    before = sampler.compute_logprobs(prompt(TOKENS)).result()
+    trained(training)
+    training.save_weights_for_sampler("final").result()
+    assert sampler.compute_logprobs(prompt(TOKENS)).result() == before
+    server.service.samplers.find(sampler._sampling_session_id).weights = None  # as newer snapshots drop them
+    with pytest.raises(tinker.NotFoundError, match="saved again"):
+        sampler.compute_logprobs(prompt(TOKENS)).result()
+    newer = client.create_sampling_client(model_path=path).result()
+    assert newer.compute_logprobs(prompt(TOKENS)).result() != before
+
+
 def test_the_same_seed_gives_the_same_samples(client: tinker.ServiceClient):
     sampler = client.create_sampling_client(base_model=BASE).result()
     futures = [sampler.sample(prompt([3]), 3, params(seed=seed, stop=[])) for seed in (1, 2, 1)]
