@@ -5,6 +5,7 @@ The schema is that of the installed SDK, ``tinker.proto``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -28,6 +29,8 @@ from envweave_gym_server.tinker.provenance import Span
 from envweave_gym_server.tinker.request_bodies import Sample
 
 LARGEST_BODY = 256 << 20
+MOST_SPARSE_CELLS = 16 << 20
+"""Cells of all sparse tensors of a request together, zeros included, which take 8 bytes each."""
 _DTYPES: dict[int, type[np.generic]] = {
     pb.DTYPE_FLOAT32: np.float32,
     pb.DTYPE_INT64: np.int64,
@@ -73,6 +76,7 @@ def training_request(body: bytes) -> TrainingRequest:
         message.ParseFromString(body)
     except DecodeError:
         raise BadInput("the body is no ForwardBackwardRequest of tinker 0.25 or later") from None
+    _check_sparse(message)
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for name, value in message.loss_fn_config_v2.items():
         config[name] = value.text if value.HasField("text") else value.number
@@ -85,6 +89,19 @@ def training_request(body: bytes) -> TrainingRequest:
         message.forward_only,
         [(_spans(one.model_input_spans), _spans(one.loss_fn_input_spans)) for one in message.data],
     )
+
+
+def _check_sparse(message: pb.ForwardBackwardRequest) -> None:
+    """Refuse sparse tensors that a few bytes claim to be larger than any row needs."""
+    tensors = (one for datum in message.data for one in datum.loss_fn_inputs.values())
+    cells = sum(
+        math.prod(map(abs, one.shape)) for one in tensors if one.WhichOneof("encoding") == "sparse_csr"
+    )
+    if cells > MOST_SPARSE_CELLS:
+        raise BadInput(
+            f"the sparse tensors of the request have {cells} cells together, with their zeros; send fewer datums at a "
+            f"time, {MOST_SPARSE_CELLS} cells at most"
+        )
 
 
 def _datum(place: int, message: pb.Datum) -> Datum:
@@ -115,9 +132,7 @@ def _tensor(what: str, message: pb.Tensor) -> Tensor:
 
 
 def _dense(message: pb.SparseCsr, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    rows, columns = shape
-    if rows * columns > LARGEST_BODY // 8:
-        raise ValueError("the tensor is too large")
+    rows, _ = shape
     starts = _array(message.crow_indices, np.int64)
     dense = np.zeros(shape, dtype)
     where = np.repeat(np.arange(rows), np.diff(starts))

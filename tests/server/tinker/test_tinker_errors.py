@@ -9,10 +9,13 @@ import pytest
 import requests
 import tinker
 from tinker import types
+from tinker.proto import tinker_public_pb2 as pb
 from tinker_server import BASE, KEY, Server, connected, params, prompt, row
 
 from envweave_gym_server.tinker import engine
+from envweave_gym_server.tinker.api_errors import BadInput
 from envweave_gym_server.tinker.models.decoding import sample
+from envweave_gym_server.tinker.protobuf_bodies import MOST_SPARSE_CELLS, training_request
 
 DEADLINE_S = 5.0
 TOKENS = [3, 4, 5, 6, 7]
@@ -208,6 +211,17 @@ def test_a_body_that_is_no_training_request_is_refused(server: Server, encoding:
     headers = {"X-API-Key": KEY, "Content-Type": "application/x-protobuf", "Content-Encoding": encoding}
     answer = requests.post(f"{server.url}/api/v1/forward_backward", body, headers=headers, timeout=5)
     assert answer.status_code in (400, 404)
+
+
+def test_sparse_tensors_that_claim_too_much_memory_together_are_refused():
+    message = pb.ForwardBackwardRequest(loss_fn="cross_entropy")
+    for _ in range(3):
+        weights = message.data.add().loss_fn_inputs["weights"]
+        weights.dtype = pb.DTYPE_FLOAT32
+        weights.shape.extend([1, MOST_SPARSE_CELLS // 2])
+        weights.sparse_csr.crow_indices = bytes(16)
+    with pytest.raises(BadInput, match="cells together"):
+        training_request(message.SerializeToString())
 
 
 def test_a_faulty_request_does_not_fail_its_batch(
