@@ -117,9 +117,20 @@ class TinkerService:
         """Mark a session as ended, and drop everything that it has in memory."""
         if self.sessions.end(session_id, ended):
             self.futures.drop_session(session_id)
-            self.models.drop_session(session_id)
-            self.samplers.drop_session(session_id)
-            self.records.drop_session(session_id)
+            self._drop_memory(session_id)
+
+    def check_open(self, session_id: str) -> None:
+        """Drop what was just added to a session if it ended meanwhile, and raise :class:`NotFound`."""
+        try:
+            self.sessions.heard(session_id)
+        except NotFound:
+            self._drop_memory(session_id)
+            raise
+
+    def _drop_memory(self, session_id: str) -> None:
+        self.models.drop_session(session_id)
+        self.samplers.drop_session(session_id)
+        self.records.drop_session(session_id)
 
     def _sweep(self) -> None:
         while not self._closed.wait(SWEEP_S):

@@ -34,6 +34,7 @@ def create_sampling_session() -> Response:
     sampler_id = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
     if sampler_id not in service.samplers:
         service.samplers.add(_new_sampler(service, sampler_id, body))
+        service.check_open(body.session_id)
     return jsonify(type="create_sampling_session", sampling_session_id=sampler_id)
 
 

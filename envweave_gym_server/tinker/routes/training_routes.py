@@ -56,6 +56,7 @@ def create_model() -> Response:
 
     def run() -> Reply:
         service.models.add(TrainingModel(model_id, base, lora, body.user_metadata))
+        service.check_open(body.session_id)
         return json_reply(type="create_model", model_id=model_id)
 
     return _submit_first(service, model_id, run)
@@ -208,6 +209,7 @@ def _snapshot(service: TinkerService, model: TrainingModel, body: SaveForSampler
         service.samplers.add_inflight(sampler, model.model_id)
     else:
         service.samplers.add(sampler)
+    service.check_open(model.session_id)
     return json_reply(type="save_weights_for_sampler", path=None, sampling_session_id=sampler_id)
 
 
@@ -238,6 +240,7 @@ def load_weights() -> Response:
         model = TrainingModel(model_id, base, about.lora, body.user_metadata)
         reply = _load(service, model, body)
         service.models.add(model)
+        service.check_open(session_of(model_id))
         return reply
 
     return _submit_first(service, model_id, run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -14,6 +15,8 @@ from tinker_server import BASE, KEY, Server, connected, params, prompt, row, ser
 
 from envweave_gym_server.tinker.engine import Operation
 from envweave_gym_server.tinker.futures import FutureLimits, Reply, json_reply
+from envweave_gym_server.tinker.request_bodies import LoraConfig
+from envweave_gym_server.tinker.training_models import TrainingModel
 
 TOKENS = [3, 4, 5, 6, 7]
 
@@ -64,6 +67,38 @@ def test_a_finished_session_leaves_nothing_in_memory(server: Server):
     assert after == before
     with pytest.raises((tinker.NotFoundError, RuntimeError)):
         sampler.sample(prompt([3]), 1, params()).result(timeout=5)
+
+
+@pytest.mark.parametrize("makes", ["create_model", "load_weights", "save_weights_for_sampler"])
+def test_a_session_that_ends_during_a_request_leaves_nothing_in_memory(
+    server: Server, monkeypatch: pytest.MonkeyPatch, makes: str
+):
+    service = server.service
+    with connected(server) as client:
+        training = client.create_lora_training_client(BASE, rank=4).result()
+        path = training.save_state("kept").result().path
+        before = len(service.models), len(service.samplers)
+        session = service.sessions.open(None, None).session_id
+        table = service.samplers if makes == "save_weights_for_sampler" else service.models
+        add = table.add
+
+        def end_and_add(made: Any) -> Any:
+            service.end_session(session, {"type": "client_finished"})
+            return add(made)
+
+        call = {"headers": {"X-API-Key": KEY}, "timeout": 5}
+        if makes == "save_weights_for_sampler":
+            model_id = f"{session}:train:0"
+            body = {"model_id": model_id, "sampling_session_seq_id": 0, "seq_id": 1}
+            base = service.bases[BASE]
+            service.models.add(TrainingModel(model_id, base, LoraConfig(4)))
+        else:
+            body = {"session_id": session, "model_seq_id": 0, "base_model": BASE}
+            body |= {"path": path, "optimizer": True} if makes == "load_weights" else {}
+        monkeypatch.setattr(table, "add", end_and_add)
+        requests.post(f"{server.url}/api/v1/{makes}", json=body, **call)
+        training.forward([row(TOKENS)], "cross_entropy").result()
+        assert (len(service.models), len(service.samplers)) == before
 
 
 def test_a_silent_session_ends_and_a_heard_one_does_not(base_folder: Path, tmp_path: Path):
