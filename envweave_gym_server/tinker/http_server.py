@@ -9,7 +9,8 @@ import logging
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flask import Flask
@@ -28,6 +29,16 @@ _REFUSAL = (
     b"Content-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
 ) % (len(_BODY), RETRY_AFTER_S, _BODY)
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _released_on_error(slots: threading.BoundedSemaphore) -> Iterator[None]:
+    """Give a slot back if its thread cannot be started."""
+    try:
+        yield
+    except BaseException:
+        slots.release()
+        raise
 
 
 class _Handler(WSGIRequestHandler):
@@ -60,9 +71,11 @@ class HttpServer(ThreadedWSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the thread of a connection, or of its refusal."""
         if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
+            with _released_on_error(self._slots):
+                super().process_request(request, client_address)
         elif self._refusals.acquire(blocking=False):
-            threading.Thread(target=self._refuse, args=(request,), daemon=True).start()
+            with _released_on_error(self._refusals):
+                threading.Thread(target=self._refuse, args=(request,), daemon=True).start()
         else:
             self.shutdown_request(request)
 

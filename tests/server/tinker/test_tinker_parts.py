@@ -290,6 +290,21 @@ def test_a_key_that_the_sdk_would_not_send_is_refused(monkeypatch: pytest.Monkey
 # Connections
 
 
+def test_a_connection_whose_thread_cannot_start_gives_its_place_back(monkeypatch: pytest.MonkeyPatch):
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(Flask(__name__), listener, most=1)
+        for _ in range(2):
+            with monkeypatch.context() as patch, socket.socket() as connection:
+                patch.setattr(threading.Thread, "start", fail)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    server.process_request(connection, ("127.0.0.1", 1))
+        assert server._slots.acquire(blocking=False)
+        server.server_close()
+
+
 def test_a_connection_over_the_limit_gets_429_and_can_come_again():
     app, held, free = Flask(__name__), threading.Event(), threading.Event()
     app.add_url_rule("/", "quick", view_func=lambda: "served")
