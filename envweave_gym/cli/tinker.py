@@ -46,7 +46,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--deterministic",
         action="store_true",
-        help="the same requests give the same bits, in whatever order they come; slower",
+        help="the same requests give the same bits, in whatever order they come, with the same --threads; slower",
     )
     add("--threads", metavar="N", type=int, help="threads of torch (all cores)")
 
