@@ -120,10 +120,10 @@ class Futures:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, request_id: str, digest: bytes = b"") -> Future | None:
-        """Return the future of a request that was submitted before, or ``None``; refuse one that is another."""
+    def find(self, request_id: str, digest: bytes | None = None) -> Future | None:
+        """Return the future of a request that was submitted before, or ``None``; refuse one of another digest."""
         known = self._by_id.get(request_id)
-        if known is not None and known.digest != digest:
+        if known is not None and digest is not None and known.digest != digest:
             raise BadInput(
                 f"request {request_id} was submitted before with another body; give each request its own number"
             )
