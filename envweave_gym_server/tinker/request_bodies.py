@@ -43,6 +43,12 @@ class Heartbeat(msgspec.Struct):
     session_id: str
 
 
+class SearchSessions(msgspec.Struct):
+    """List sessions, or the one with an id."""
+
+    session_id: str | None = None
+
+
 class FinishSession(msgspec.Struct):
     """The client has ended, for this reason."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Response, jsonify
 
 from envweave_gym_server.tinker.api_errors import BadInput, Gone, NotFound
+from envweave_gym_server.tinker.checkpoints import CheckpointFile
 from envweave_gym_server.tinker.client_sessions import ClientSession
 from envweave_gym_server.tinker.paging import page
 from envweave_gym_server.tinker.request_bodies import (
@@ -15,6 +16,7 @@ from envweave_gym_server.tinker.request_bodies import (
     CreateSession,
     FinishSession,
     Heartbeat,
+    SearchSessions,
     body_of,
 )
 from envweave_gym_server.tinker.tinker_service import the_service
@@ -149,13 +151,14 @@ def session(session_id: str) -> Response:
 @client_routes.post("/sessions/search")
 def search() -> Response:
     """List sessions with their state, the newest first; filters other than the id are not applied."""
-    wanted = (request.get_json(silent=True) or {}).get("session_id")
+    wanted = body_of(SearchSessions).session_id
+    saved = the_service().checkpoints.all()
     found = [one for one in the_service().sessions.all() if wanted in (None, one.session_id)]
-    return jsonify(sessions=[_summary(one) for one in found[:200]], next_cursor=None)
+    return jsonify(sessions=[_summary(one, saved) for one in found[:200]], next_cursor=None)
 
 
-def _summary(one: ClientSession) -> dict[str, Any]:
-    saved = [about for about in the_service().checkpoints.all() if about.run.startswith(f"{one.session_id}:")]
+def _summary(one: ClientSession, checkpoints: list[CheckpointFile]) -> dict[str, Any]:
+    saved = [about for about in checkpoints if about.run.startswith(f"{one.session_id}:")]
     return {
         "session_id": one.session_id,
         "created_at": one.created.isoformat(),

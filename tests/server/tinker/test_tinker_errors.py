@@ -193,6 +193,7 @@ def test_another_host_name_is_refused(server: Server):
         ("create_custom_loss", "{}", 400),
         ("copy_weights", "{}", 400),
         ("billing/usage/events", "", 400),
+        ("sessions/search", "[]", 400),
         ("no_such_path", "{}", 404),
         ("retrieve_future", '{"request_id": "x"}', 410),
         ("session_heartbeat", '{"session_id": "x"}', 410),
