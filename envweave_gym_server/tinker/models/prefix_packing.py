@@ -100,7 +100,7 @@ def _blocks(ends: NDArray[np.int64], ancestors: list[NDArray[np.int64]], most: i
     Nodes that pad the last block see themselves, because a softmax over nothing is not a number.
     """
     total = length * len(ancestors)
-    nodes = np.arange(total).reshape(-1, 1, length)
+    nodes = np.arange(total).reshape(len(ancestors), 1, length)
     above = np.full((len(ancestors), 1, most), total)
     for row, own in zip(above, ancestors, strict=True):
         row[0, : len(own)] = own
