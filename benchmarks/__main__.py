@@ -11,6 +11,7 @@ NAMES = (
     "imports",
     "walks",
     "training",
+    "tinker_learning",
     "tinker_server",
     "tinker_throughput",
     "remote",
