@@ -9,7 +9,7 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def _released_on_error(slots: threading.BoundedSemaphore) -> Iterator[None]:
+def _released_on_error(slots: threading.BoundedSemaphore) -> Generator[None]:
     """Give a slot back if its thread cannot be started."""
     try:
         yield

@@ -56,7 +56,8 @@ class RunState:
         Of equal scores the earliest is the best.
         """
         self.update, self.checkpoints, self.success = update, checkpoints, success
-        known = [*self.retained, {"update": update, "score": score, "checkpoints": checkpoints}]
+        newest: dict[str, Any] = {"update": update, "score": score, "checkpoints": checkpoints}
+        known = [*self.retained, newest]
         best = max(known, key=lambda one: one["score"])
         self.retained = [one for one in known if one is best or any(one is last for last in known[-2:])]
         kept = {path for one in self.retained for path in one["checkpoints"].values()}
