@@ -12,6 +12,7 @@ import envweave_gym
 from envweave_gym.core.faults import Fault, FaultKind, InvalidAction, fault_of
 from envweave_gym.episode.stream import EventKind, stream_of
 from envweave_gym.training.tinker.datums import TokenRow
+from envweave_gym.training.tinker.instructions import with_instruction
 from envweave_gym.training.tinker.prompt_cutting import cut_to
 from envweave_gym.training.tinker.prompts import Conversation, Message, Prompts
 from envweave_gym.training.tinker.sampling import (
@@ -85,6 +86,10 @@ class Policies:
     prompts: Prompts
     sampler_of: Callable[[str], Sampler]
     limits: Limits
+    instruction: str = ""
+    """Text before the first message of an episode."""
+    default_instructions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The instruction of each agent where none is given and the environment writes no messages."""
 
 
 class EpisodeLost(Exception):
@@ -127,6 +132,8 @@ class Seat:
         self.agent, self._task, self._limits = agent, task, policies.limits
         self._sampler = policies.sampler_of(agent)
         self._prompts = policies.prompts
+        self._instruction = policies.instruction
+        self._default_instruction = policies.default_instructions.get(agent, "")
         self.conversation = Conversation(self._prompts)
         self.reward, self.turns, self.invalid = 0.0, 0, 0
         self.counts = True
@@ -138,9 +145,13 @@ class Seat:
         self._writes_messages |= bool(messages)
         if not self._writes_messages:
             messages = [{"role": "user", "content": str(observation)}]
+        anew = _begins_anew(stream_of(info))
+        instruction = self._instruction or ("" if self._writes_messages else self._default_instruction)
+        if instruction and (anew or not self.conversation.messages):
+            messages = with_instruction(instruction, messages)
         if self._limits.max_prompt_tokens and not self.conversation.messages:
             messages = cut_to(self._prompts, messages, self._limits.max_prompt_tokens)
-        self.conversation.read(messages, anew=_begins_anew(stream_of(info)))
+        self.conversation.read(messages, anew=anew)
 
     def reply(self, *, opens: bool = False) -> str:
         """Sample the next reply; ``opens`` marks the first of the episode, which is in the group's shared request."""

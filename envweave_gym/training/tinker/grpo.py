@@ -25,6 +25,7 @@ from envweave_gym.training.tinker.datums import (
     with_entropy_bonus,
 )
 from envweave_gym.training.tinker.episodes import AGENT, Episode, Limits, Policies, Task, play
+from envweave_gym.training.tinker.instructions import default_instruction
 from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.prompts import Prompts
@@ -119,6 +120,7 @@ class Trainer:
             opening.callback(self._close_connection)
             self.model = self.connection.choose_model(options.model, DEFAULT_MODEL)
             self._agents = [AGENT]
+            self._default_instructions: dict[str, str] = {}
             self._training = self._rollouts(opening, {**(arguments or {})})
             self._held_out = (
                 self._rollouts(opening, {**(arguments or {}), **held_out}) if held_out else self._training
@@ -161,6 +163,8 @@ class Trainer:
 
         game = is_game(first)
         self._agents = list(first.possible_agents) if game else [AGENT]
+        if not options.instruction:
+            self._default_instructions = {agent: default_instruction(first, agent) for agent in self._agents}
         pool = Rollouts(
             take,
             play_game if game else play,
@@ -317,7 +321,13 @@ class Trainer:
         limits = Limits(
             options.max_turns, self._prompt_limit(), options.invalid_replies, options.invalid_reward
         )
-        return Policies(self.prompts, lambda agent: samplers[agent if agent in samplers else "all"], limits)
+        return Policies(
+            self.prompts,
+            lambda agent: samplers[agent if agent in samplers else "all"],
+            limits,
+            options.instruction,
+            self._default_instructions,
+        )
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:
         """Return the rows of each agent with their advantages, for the update of this number; may be overridden."""

@@ -32,7 +32,7 @@ SETTINGS_THAT_MAY_CHANGE = frozenset(
     }
 )
 """Options that may differ when a run is resumed; with the others it would be another run."""
-SETTINGS_OF_THE_POLICY = frozenset({"adapters", "env_id", "model", "prompt", "stop"})
+SETTINGS_OF_THE_POLICY = frozenset({"adapters", "env_id", "instruction", "model", "prompt", "stop"})
 """Options that a trained policy needs unchanged if it only plays."""
 
 

@@ -61,6 +61,11 @@ class TinkerOptions(CommonOptions):
         600.0, "time in its environment, in seconds, after which an episode is lost"
     )
     prompt: str = option("chat", "chat (the tokenizer's template) or plain (the contents of the messages)")
+    instruction: str = option(
+        "",
+        "text before the first message of an episode, as a system message (default: the form of an action, if the "
+        "environment writes no messages)",
+    )
     stop: str = option("", "text of one token that ends a reply, besides the end of a turn")
     temperature: float = option(
         1.0,
