@@ -242,4 +242,13 @@ def body_of(kind: type[Body]) -> Body:
 
 def digest_of_request() -> bytes:
     """Return a digest of the path and body of the current request, by which a repeated one is known."""
-    return hashlib.blake2b(request.path.encode() + b"\n" + request.get_data(), digest_size=16).digest()
+    return _digest(request.get_data())
+
+
+def digest_of_snapshot(body: SaveForSampler) -> bytes:
+    """Return the digest of a request for a sampler, without the sampler's number: the SDK repeats it with the next."""
+    return _digest(msgspec.json.encode(msgspec.structs.replace(body, sampling_session_seq_id=None)))
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(request.path.encode() + b"\n" + body, digest_size=16).digest()

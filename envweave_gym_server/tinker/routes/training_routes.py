@@ -31,6 +31,7 @@ from envweave_gym_server.tinker.request_bodies import (
     SaveWeights,
     body_of,
     digest_of_request,
+    digest_of_snapshot,
 )
 from envweave_gym_server.tinker.samplers import Sampler
 from envweave_gym_server.tinker.tinker_service import TinkerService, the_service
@@ -191,7 +192,8 @@ def save_weights_for_sampler() -> Response:
     body, service = body_of(SaveForSampler), the_service()
     model = service.models.find(body.model_id)
     if body.path is None and body.sampling_session_seq_id is not None:
-        return _submit(service, model, body.seq_id, lambda: _snapshot(service, model, body))
+        digest = digest_of_snapshot(body)
+        return _submit(service, model, body.seq_id, lambda: _snapshot(service, model, body), digest)
     about = _description(model, "sampler_weights", body.path, body.ttl_seconds, body.user_metadata)
 
     def run() -> Reply:
@@ -280,11 +282,17 @@ def _check_optimizer(config: dict[str, Any] | None) -> None:
         raise BadInput(f"the optimiser {shown(kind)} is not served here; use adamw (AdamParams)")
 
 
-def _submit(service: TinkerService, model: TrainingModel, seq_id: int, run: Callable[[], Reply]) -> Response:
+def _submit(
+    service: TinkerService,
+    model: TrainingModel,
+    seq_id: int,
+    run: Callable[[], Reply],
+    digest: bytes | None = None,
+) -> Response:
     """Submit an operation of a model; a repeated request gets the future of the first one."""
     service.sessions.heard(model.session_id)
     request_id = f"{model.model_id}#{seq_id}"
-    digest = digest_of_request()
+    digest = digest or digest_of_request()
     with model.order:
         if service.futures.find(request_id, digest) is None:
             if seq_id <= model.last_seq_id:

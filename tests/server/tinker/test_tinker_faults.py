@@ -219,6 +219,19 @@ def test_another_request_with_the_number_of_an_earlier_one_is_refused(
     assert server.service.models.find(training.model_id).steps == 0
 
 
+def test_a_repeated_request_for_a_sampler_gets_the_first_one_though_its_number_differs(
+    client: tinker.ServiceClient, server: Server, post: Callable[..., Any]
+):
+    training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
+    body = {"model_id": training.model_id, "seq_id": 5, "kind": "snapshot"}
+    numbers = [
+        post("save_weights_for_sampler", sampling_session_seq_id=n, **body).get_json() for n in (70, 71)
+    ]
+    assert numbers[0] == numbers[1]
+    found = post("retrieve_future", request_id=numbers[0]["request_id"]).get_json()
+    assert found["sampling_session_id"].endswith(":70")
+
+
 # Checkpoints
 
 
