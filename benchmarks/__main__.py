@@ -12,6 +12,7 @@ NAMES = (
     "walks",
     "training",
     "tinker_learning",
+    "tinker_faults",
     "tinker_server",
     "tinker_throughput",
     "remote",
