@@ -67,7 +67,7 @@ class RunMetrics:
         assert self._file is not None, "sync() belongs inside the with block"
         os.fsync(self._file.fileno())
 
-    def write(self, **values: float) -> None:
+    def write(self, **values: float | str) -> None:
         """Append the metrics of one update."""
         assert self._file is not None, "write() belongs inside the with block"
         row = {"update": len(self.rows), **values, "seconds": round(self.seconds, 3)}

@@ -150,9 +150,23 @@ def test_faults_in_a_row_end_the_run_with_one_sentence():
 
     with (
         rollouts(lambda: Sums(crash), num_envs=2) as pool,
-        pytest.raises(FaultStorm, match="10 episodes in a row were lost, the last: OSError: disk full"),
+        pytest.raises(FaultStorm, match=r"10 episodes were lost, .*; the last fault: OSError: disk full"),
     ):
         pool.play(group(8), policies(FakeClient(last_digit)))
+
+
+@pytest.mark.usefixtures("registries")
+def test_replies_without_an_action_do_not_hide_that_every_step_crashes():
+    def crash(env: Sums) -> None:
+        raise OSError("disk full")
+
+    client = FakeClient(lambda prompt, seed, index: "well" if index % 2 else last_digit(prompt, seed, index))
+    with rollouts(lambda: Sums(crash), num_envs=1, attempts=1) as pool:
+        assert pool.play(group(18), policies(client)).faults == 9
+        with pytest.raises(FaultStorm, match=r"no episode played an action without a fault; .*disk full"):
+            pool.require_actions()
+        with pytest.raises(FaultStorm, match="10 episodes were lost"):
+            pool.play(group(2), policies(client))
 
 
 @pytest.mark.usefixtures("registries")

@@ -12,6 +12,7 @@ from fake_tinker import Characters, FakeClient, sampler
 
 import envweave_gym
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.training.options import run_demo
 from envweave_gym.training.tinker import TinkerOptions, grpo
 from envweave_gym.training.tinker.connection import RequestRefused, ServerLost
 from envweave_gym.training.tinker.learner import Learner
@@ -206,3 +207,53 @@ def test_a_run_at_another_temperature_says_that_its_gradient_is_biased(
     assert "with a --temperature other than 1 the gradient is biased" in capsys.readouterr().err
     grpo.train(ID, options(tmp_path))
     assert "biased" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_run_whose_steps_always_crash_fails_with_the_message_of_the_last_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    class Crashing(gymnasium_env()):
+        def step(self, action: Any) -> Any:
+            raise OSError("disk full")
+
+    envweave_gym.register("local://crashing", factory=Crashing)
+    chosen = options(tmp_path, groups=1, episodes=2, attempts=1)
+    assert run_demo(lambda chosen: grpo.train("local://crashing", chosen), chosen) == 1
+    printed = capsys.readouterr().err
+    assert "error: no episode played an action without a fault; the last: OSError: disk full" in printed
+    assert printed.count("update 1: an episode was lost: OSError: disk full") == 1
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_the_message_of_a_fault_is_in_metrics_table_and_transcripts(tmp_path: Path):
+    class Sometimes(gymnasium_env()):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            Sometimes.steps += 1
+            if Sometimes.steps == 2:
+                raise OSError("disk <full>")
+            return "", 1.0, True, False, {}
+
+    envweave_gym.register("local://sometimes", factory=Sometimes)
+    chosen = options(tmp_path, groups=1, episodes=2, attempts=1, num_envs=1)
+    with grpo.Trainer("local://sometimes", chosen) as trainer:
+        result = trainer.run()
+    assert trainer.log.rows[-1]["fault"] == result["last fault"] == "OSError: disk <full>"
+    assert result["lost episodes"] == result["faults"] == 1
+    assert "OSError: disk &lt;full&gt;" in (chosen.folder / "transcripts.html").read_text()
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_updates_that_find_nothing_to_train_on_are_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(Learned, "sampler", lambda *args: sampler(FakeClient(lambda *args: "?")))
+    result = grpo.train(ID, options(tmp_path, episodes=24))
+    printed = capsys.readouterr().err
+    assert printed.count("updates in a row had nothing to train on") == 1
+    assert "3 updates in a row" in printed
+    assert "replies without an action in an episode: 1.00; say what to answer with --instruction" in printed
+    assert result["updates without training"] == 6
+    assert result["invalid replies in an episode"] == 1.0

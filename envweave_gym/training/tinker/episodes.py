@@ -66,6 +66,8 @@ class Trajectory:
     reward: float = 0.0
     invalid: int = 0
     """The number of replies that named no action."""
+    actions: int = 0
+    """The number of replies whose action the environment played."""
     counts: bool = True
     """Whether its reward is the agent's own doing: not if another agent's reply ended the game."""
 
@@ -189,6 +191,7 @@ class Seat:
             self.conversation.messages,
             self.reward,
             self.invalid,
+            self.turns - self.invalid,
             self.counts and bool(rows),
         )
 

@@ -28,6 +28,7 @@ from envweave_gym.training.tinker.episodes import AGENT, Episode, Limits, Polici
 from envweave_gym.training.tinker.instructions import default_instruction
 from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.local_server import LocalServer
+from envweave_gym.training.tinker.notices import Notices
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
 from envweave_gym.training.tinker.run_state import FILE, RunState, settings_of
@@ -35,7 +36,7 @@ from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest,
 from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
 from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
-from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps
+from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps, problems
 
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 """The base model where the server has it and none is given."""
@@ -126,6 +127,7 @@ class Trainer:
                 self._rollouts(opening, {**(arguments or {}), **held_out}) if held_out else self._training
             )
             self.transcripts = Transcripts(f"{env_id}, {self.model}", options.folder / "transcripts.html")
+            self._notices = Notices(self._report, self.transcripts)
             self._exit = opening.pop_all()
         self.learners: dict[str, Learner] = {}
         self.prompts: Prompts | None = None
@@ -200,6 +202,7 @@ class Trainer:
             while True:
                 try:
                     self._train()
+                    self._training.require_actions()
                     self.transcripts.write()
                     result = self.finish()
                     break
@@ -283,6 +286,8 @@ class Trainer:
         }
         if "success" in values:  # else all episodes were lost, which is no failure of the policy
             self._success += AVERAGED * (values["success"] - self._success)
+        self._notices.faults(f"update {self.updates}", played)
+        self._notices.trained(sum(map(len, rows.values())), values)
         self.transcripts.add(f"update {self.updates}", played.episodes[: options.group])
         if options.eval_every and (self.updates % options.eval_every == 0 or self.updates == options.updates):
             values |= self.evaluate()
@@ -371,6 +376,7 @@ class Trainer:
             for index, reset in zip(range(options.eval_episodes), resets, strict=False)
         ]
         played = self._held_out.play(tasks, self.policies(temperature=0.0))
+        self._notices.faults("held out", played)
         self.transcripts.add("held out", played.episodes)
         values = of_episodes(played, options)
         return {f"held_out_{name}": values[name] for name in ("success", "reward") if name in values}
@@ -407,7 +413,7 @@ class Trainer:
             "success in training": self._success,
             "updates": self.updates,
             "episodes": self.updates * self.options.batch,
-            "faults": sum(row.get("faults", 0) for row in self.log.rows),
+            **problems(self.log.rows),
             "seconds": round(self.log.seconds, 1),
             "checkpoint": ", ".join(self.state.checkpoints.values()),
             "weights": ", ".join(weights.values()),

@@ -155,6 +155,8 @@ class Rollouts:
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._players: list[Player] = []
         self._in_a_row = 0
+        self._last_message = ""
+        self._acted = False
 
     def __enter__(self) -> Rollouts:
         return self
@@ -165,7 +167,7 @@ class Rollouts:
     def play(self, tasks: Sequence[Task], policies: Policies, on_episode: Callable[[], Any] = int) -> Played:
         """Play the tasks; an episode that was lost at every attempt has a fault.
 
-        Call ``on_episode`` after each. Raise ``FaultStorm`` if faults in a row show that trying again does not help.
+        Call ``on_episode`` after each. Raise ``FaultStorm`` if faults show that trying again does not help.
         """
         # The first member of every group first: its request has the replies of the others.
         order = sorted(range(len(tasks)), key=lambda index: (tasks[index].member, index))
@@ -210,7 +212,9 @@ class Rollouts:
             raise outcome.fatal
         fault = outcome.episode.fault
         if fault is None:
-            self._in_a_row = 0
+            # Episodes whose replies named no action never reached a step, and do not show that steps work.
+            if any(one.actions for one in outcome.episode.trajectories.values()):
+                self._in_a_row, self._acted = 0, True
             return outcome.episode
         self._count(fault, played)
         if not fault.retryable or outcome.job.attempt >= self._attempts:
@@ -221,10 +225,19 @@ class Rollouts:
     def _count(self, fault: Fault, played: Played) -> None:
         played.faults += 1
         self._in_a_row += 1
+        self._last_message = fault.message
         if fault.message not in played.messages:
             played.messages.append(fault.message)
         if self._in_a_row >= self._storm:
-            raise FaultStorm(f"{self._in_a_row} episodes in a row were lost, the last: {fault.message}")
+            raise FaultStorm(
+                f"{self._in_a_row} episodes were lost, and none in between played an action; the last fault: "
+                f"{fault.message}"
+            )
+
+    def require_actions(self) -> None:
+        """Raise ``FaultStorm`` if there were faults and no episode has ever played an action without one."""
+        if self._last_message and not self._acted:
+            raise FaultStorm(f"no episode played an action without a fault; the last: {self._last_message}")
 
     def _replace(self, player: Player) -> None:
         self._players.remove(player)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envweave_gym.training.tinker.episodes import Episode, Trajectory
+from envweave_gym.training.tinker.episodes import Episode
 
 MOST = 300
 """Episodes on the page; the middle of a longer run is thinned out."""
@@ -24,7 +25,9 @@ pre.assistant { background: #e8f1fb } b { font-weight: 600 }
 @dataclass
 class _Entry:
     heading: str
-    trajectory: Trajectory
+    messages: Sequence[dict[str, Any]]
+    reward: float | None
+    """``None`` for a lost episode."""
 
 
 class Transcripts:
@@ -43,7 +46,16 @@ class Transcripts:
         for episode in played[:1] + (played[-1:] if _total(played[-1]) > _total(played[0]) else []):
             for agent, trajectory in episode.trajectories.items():
                 name = f", {agent}" if len(episode.trajectories) > 1 else ""
-                self._entries.append(_Entry(f"{heading}, seed {episode.task.seed}{name}", trajectory))
+                title = f"{heading}, seed {episode.task.seed}{name}"
+                self._entries.append(_Entry(title, trajectory.messages, trajectory.reward))
+        self._thin_out()
+
+    def add_fault(self, heading: str, message: str) -> None:
+        """Add the message of a fault that lost an episode."""
+        self._entries.append(_Entry(heading, [{"role": "fault", "content": message}], None))
+        self._thin_out()
+
+    def _thin_out(self) -> None:
         if len(self._entries) > MOST:
             del self._entries[MOST // 3 : -MOST // 3 : 2]
 
@@ -62,10 +74,10 @@ def _total(episode: Episode) -> float:
 
 
 def _section(entry: _Entry) -> str:
-    trajectory = entry.trajectory
-    kind = "good" if trajectory.reward > 0 else "bad"
-    heading = f'{html.escape(entry.heading)}: <b class="{kind}">{trajectory.reward:g}</b>'
-    return f"<details><summary>{heading}</summary>{''.join(map(_message, trajectory.messages))}</details>\n"
+    kind = "good" if entry.reward is not None and entry.reward > 0 else "bad"
+    result = "lost" if entry.reward is None else f"{entry.reward:g}"
+    heading = f'{html.escape(entry.heading)}: <b class="{kind}">{result}</b>'
+    return f"<details><summary>{heading}</summary>{''.join(map(_message, entry.messages))}</details>\n"
 
 
 def _message(message: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +12,15 @@ from envweave_gym.training.tinker.rollouts import Played
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 
-def of_episodes(played: Played, options: TinkerOptions) -> dict[str, float]:
+def of_episodes(played: Played, options: TinkerOptions) -> dict[str, Any]:
     """Return rewards, success, tokens and faults of the episodes; without episodes only the faults.
 
     The success of a game is that of all its agents, each of which counts as one.
     """
     whole = [one for one in played.episodes if one.fault is None]
-    counts: dict[str, float] = {"faults": played.faults, "lost_episodes": len(played.episodes) - len(whole)}
+    counts: dict[str, Any] = {"faults": played.faults, "lost_episodes": len(played.episodes) - len(whole)}
+    if played.messages:
+        counts["fault"] = played.messages[-1]
     parts = [part for one in whole for part in one.trajectories.values() if part.counts]
     if not parts:
         return counts
@@ -63,3 +66,19 @@ def _differences(step: Step) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         for row, logprobs in zip(step.rows, step.logprobs, strict=True)
     ]
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def problems(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the table of a run says about faults and updates without training; what never happened is left out.
+
+    The number of faults is always there.
+    """
+    last = rows[-1]
+    found = {
+        "last fault": next((row["fault"] for row in reversed(rows) if "fault" in row), None),
+        "lost episodes": sum(row.get("lost_episodes", 0) for row in rows),
+        "updates without training": sum(row.get("trained_rows") == 0 for row in rows),
+        "invalid replies in an episode": last.get("invalid_replies"),
+    }
+    faults = sum(row.get("faults", 0) for row in rows)
+    return {"faults": faults, **{name: value for name, value in found.items() if value}}
