@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from envweave_gym.training.options import run_demo
 from envweave_gym.training.tinker import TinkerOptions, grpo
 from envweave_gym.training.tinker.connection import RequestRefused, ServerLost
 from envweave_gym.training.tinker.learner import Learner
+from envweave_gym.training.tinker.run_state import RunState
 
 needs_module("tinker", "tinker")
 needs_module("jinja2")
@@ -257,3 +259,55 @@ def test_updates_that_find_nothing_to_train_on_are_reported_once(
     assert "replies without an action in an episode: 1.00; say what to answer with --instruction" in printed
     assert result["updates without training"] == 6
     assert result["invalid replies in an episode"] == 1.0
+
+
+@pytest.mark.parametrize(("in_update", "resumes"), [(False, 3), (True, 2)])
+@pytest.mark.usefixtures("offline", "registries")
+def test_ctrl_c_saves_a_checkpoint_unless_the_update_is_half_done(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    in_update: bool,
+    resumes: int,
+):
+    class Stopped(grpo.Trainer):
+        def _one_update(self) -> None:
+            if self.updates == 3:
+                place = (self.learners["all"], "update") if in_update else (self._training, "play")
+                monkeypatch.setattr(*place, stop)
+            super()._one_update()
+
+    def stop(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def train(chosen: TinkerOptions) -> None:
+        with Stopped(ID, chosen) as trainer:
+            trainer.run()
+
+    monkeypatch.setattr(
+        Learned, "sampler", lambda *args: sampler(FakeClient(lambda *args: "AB"[args[2] % 2]))
+    )
+    assert run_demo(train, chosen := options(tmp_path, episodes=20, save_every=2)) == 130
+    assert f"so far are written; --resume goes on from update {resumes}\n" in capsys.readouterr().err
+    assert RunState.load(chosen.folder, {}).update == resumes
+    assert grpo.train(ID, options(tmp_path, episodes=20, save_every=2, resume=True))["updates"] == 5
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_ctrl_c_does_not_wait_for_a_server_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    answers = threading.Event()
+
+    def stop(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grpo, "STOP_S", 0.05)
+    monkeypatch.setattr(Learned, "save", lambda *args: answers.wait(30))
+    with grpo.Trainer(ID, options(tmp_path)) as trainer:
+        monkeypatch.setattr(trainer._training, "play", stop)
+        with pytest.raises(KeyboardInterrupt, match="there is no checkpoint yet"):
+            trainer.run()
+    assert not answers.is_set()
+    answers.set()
+    assert "update 0 was saved: the server did not answer within 0.05 s" in capsys.readouterr().err

@@ -236,6 +236,17 @@ def _in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
+def in_time(function: Callable[[], Any], seconds: float) -> str | None:
+    """Call a function that may wait for a server; return ``None``, or why it did not succeed within ``seconds``."""
+    try:
+        _in_thread(function).result(timeout=seconds)
+    except FutureTimeout:
+        return f"the server did not answer within {seconds:g} s"
+    except Exception as error:  # noqa: BLE001 - the caller reports it
+        return str(error)
+    return None
+
+
 def _failed_with(future: Any, error: Exception) -> bool:
     """Return whether a timeout is the failure of the request itself, not the end of a wait for it."""
     inner = future if isinstance(future, Future) else future.future()

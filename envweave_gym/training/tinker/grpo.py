@@ -17,7 +17,7 @@ from typing import Any
 import envweave_gym
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.training.run_metrics import RunMetrics, summary
-from envweave_gym.training.tinker.connection import Connection, ServerLost
+from envweave_gym.training.tinker.connection import Connection, ServerLost, in_time
 from envweave_gym.training.tinker.datums import (
     TrainingRow,
     centred,
@@ -45,6 +45,8 @@ LOCAL_MODELS = {TINY: "--tiny", SMOLLM: "--smollm"}
 """The base models of ``--local``, with the option of the server for each."""
 MOST_LOSSES = 5
 """Times in a row that the server may be lost without an update in between."""
+STOP_S = 10.0
+"""Time for a checkpoint after Ctrl-C."""
 AVERAGED = 0.1
 """Weight of the newest update in the moving average of success."""
 BIASED = (
@@ -133,6 +135,8 @@ class Trainer:
         self.prompts: Prompts | None = None
         self.bar: Any = None
         self._losses = 0
+        self._is_whole = False
+        """Whether adapters and metrics are those of the last update, not in the middle of the next one."""
 
     def _local_server(self, opening: contextlib.ExitStack) -> LocalServer | None:
         """Start the local server, whose checkpoints are in the folder of the run."""
@@ -199,18 +203,35 @@ class Trainer:
                 self._report(BIASED)
             if not self.options.resume:
                 RunState.remove(self.options.folder)
-            while True:
-                try:
-                    self._train()
-                    self._training.require_actions()
-                    self.transcripts.write()
-                    result = self.finish()
-                    break
-                except ServerLost as error:
-                    self._recover(error)
+            try:
+                result = self._to_the_end()
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(self._stop()) from None
         self._status = "success"
         print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
         return result
+
+    def _to_the_end(self) -> dict[str, Any]:
+        while True:
+            try:
+                self._train()
+                self._training.require_actions()
+                self.transcripts.write()
+                return self.finish()
+            except ServerLost as error:
+                self._recover(error)
+
+    def _stop(self) -> str:
+        """Save a checkpoint if the server answers soon; return from which update the run can go on."""
+        saved = self.state.update if self.state.checkpoints else None
+        if self._is_whole and saved != self.updates:
+            self._report("saving a checkpoint; Ctrl-C again ends without it")
+            failure = in_time(self._checkpoint, STOP_S)
+            if failure is None:
+                saved = self.updates
+            else:
+                self._report(f"no checkpoint of update {self.updates} was saved: {failure}")
+        return "there is no checkpoint yet" if saved is None else f"--resume goes on from update {saved}"
 
     def _recover(self, error: ServerLost) -> None:
         self._losses += 1
@@ -218,7 +239,7 @@ class Trainer:
             raise NotAvailable(f"{error}, {self._losses} times without an update in between") from error
         self._report(f"{error}; going on from update {self.state.update}")
         self.connection.reconnect(self.options.server_wait, self._report)
-        self.learners = {}
+        self.learners, self._is_whole = {}, False
 
     def _report(self, line: str) -> None:
         self.bar.write(line, file=sys.stderr)  # above the progress bar
@@ -229,6 +250,7 @@ class Trainer:
             self._go_back()
         if not self.log.rows:
             self.log.write(episodes=0, **self.evaluate())
+        self._is_whole = True
         while not self.is_done():
             self._one_update()
 
@@ -274,6 +296,7 @@ class Trainer:
         rows = self._by_learner(self.training_rows(played.episodes, number))
         sampled = self.log.seconds
         rate = options.rate_at(number)
+        self._is_whole = False
         steps = [self.learners[name].update(part, rate) for name, part in rows.items() if part]
         self.updates += 1
         values = {
@@ -292,6 +315,7 @@ class Trainer:
         if options.eval_every and (self.updates % options.eval_every == 0 or self.updates == options.updates):
             values |= self.evaluate()
         self.log.write(**values)
+        self._is_whole = True
         self.bar.set_postfix(success=f"{self._success:.2f}", reward=f"{values.get('reward', 0.0):.2f}")
         if options.save_every and self.updates % options.save_every == 0:
             self._checkpoint()
