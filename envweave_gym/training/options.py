@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,10 +118,15 @@ def run_demo(train: Callable[[Any], Any], options: Any) -> int:
     Ctrl-C ends it early and retains the metrics so far. Exit codes: 0 done, 1 something is missing or failed,
     2 wrong usage, 130 after Ctrl-C.
     """
+    # Its last garbage collections would visit all objects of torch and transformers: seconds on a busy machine.
+    atexit.register(gc.freeze)
     try:
         train(options)
-    except KeyboardInterrupt:
-        print("\nstopped early; the metrics so far are written", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(
+            "; ".join(["\nstopped early; the metrics so far are written", *map(str, stop.args)]),
+            file=sys.stderr,
+        )
         return 130
     except (EnvweaveError, ConnectionError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +69,16 @@ def test_a_run_that_cannot_be_written_is_refused_before_training(
         assert done.err == (
             f"error: no run can be written to {out / demo.Options.demo} ({problem}); give another --out\n"
         )
+
+
+def test_a_command_ends_without_visiting_all_objects_again():
+    program = (
+        "import atexit, gc\n"
+        "from envweave_gym.training.options import run_demo\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\n"
+        "run_demo(lambda options: None, None)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "True\n"
