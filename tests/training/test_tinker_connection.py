@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -56,6 +57,39 @@ def test_a_request_that_failed_with_a_timeout_is_a_lost_server_and_not_waited_fo
     thread.start()
     thread.join(10)
     assert "the SDK gave up" in str(caught[0])
+
+
+class SampleFuture(Future[Any]):
+    """A future of the SDK's samples: the methods of a standard future warn, those of its own do not."""
+
+    def __init__(self, inner: Future[Any]) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._inner.result(timeout)
+
+    def future(self) -> Future[Any]:
+        return self._inner
+
+    def done(self) -> bool:
+        warnings.warn("call .future()", FutureWarning, stacklevel=2)
+        return False
+
+
+def test_a_sample_that_takes_longer_than_a_poll_is_waited_for_without_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    late: Future[Any] = Future()
+    connection = Unopened("http://127.0.0.1:9")
+
+    def is_alive() -> bool:
+        late.set_result("text")
+        return True
+
+    monkeypatch.setattr("envweave_gym.training.tinker.connection.POLL_S", 0.01)
+    monkeypatch.setattr(connection, "_is_alive", is_alive)
+    assert connection.result(SampleFuture(late)) == "text"
 
 
 class Gateway(BaseHTTPRequestHandler):

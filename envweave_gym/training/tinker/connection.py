@@ -249,7 +249,8 @@ def in_time(function: Callable[[], Any], seconds: float) -> str | None:
 
 def _failed_with(future: Any, error: Exception) -> bool:
     """Return whether a timeout is the failure of the request itself, not the end of a wait for it."""
-    inner = future if isinstance(future, Future) else future.future()
+    # The future of a sample has both kinds of methods, of which those of a standard future warn.
+    inner = future.future() if hasattr(future, "future") else future
     return inner.done() and not inner.cancelled() and inner.exception() is error
 
 
