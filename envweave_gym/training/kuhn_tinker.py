@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import envweave_gym
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, game_value, nash_conv
 from envweave_gym.training.options import option, parse_options, run_demo
+from envweave_gym.training.run_metrics import writing
 from envweave_gym.training.tinker.datums import TokenRow, TrainingRow
 from envweave_gym.training.tinker.episodes import Episode, Trajectory
 from envweave_gym.training.tinker.grpo import Trainer
@@ -137,9 +138,9 @@ class KuhnTrainer(Trainer):
     def finish(self) -> dict[str, Any]:
         """Save the policy, and return the results with its exact NashConv."""
         policy, legal = self.read_policy()
-        (self.options.folder / "policy.json").write_text(
-            json.dumps(policy, indent=2) + "\n", encoding="utf-8"
-        )
+        path = self.options.folder / "policy.json"
+        with writing(path):
+            path.write_text(json.dumps(policy, indent=2) + "\n", encoding="utf-8")
         return {
             "NashConv": nash_conv(policy),
             "NashConv before training": self.log.rows[0].get("nash_conv"),

@@ -5,11 +5,26 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from envweave_gym.core.faults import InvalidArgument, need
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, need
+
+
+class NotWritten(EnvweaveError):
+    """Raised if a file of a run cannot be written, such as on a full disk."""
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Raise ``NotWritten``, which names the file, for an ``OSError`` of a write."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 class RunMetrics:
@@ -58,28 +73,32 @@ class RunMetrics:
         del self.rows[count:]
         scratch = self._path.with_name(f"{self._path.name}.new")
         lines = [json.dumps(row, allow_nan=False) + "\n" for row in self.rows]
-        scratch.write_text("".join(lines), encoding="utf-8")
-        scratch.replace(self._path)  # a kill leaves either the old rows or the new ones
-        self._file = self._path.open("a", encoding="utf-8")
+        with writing(self._path):
+            scratch.write_text("".join(lines), encoding="utf-8")
+            scratch.replace(self._path)  # a kill leaves either the old rows or the new ones
+            self._file = self._path.open("a", encoding="utf-8")
 
     def sync(self) -> None:
         """Wait until the rows are on the disk: what is written after this never knows more updates than they do."""
         assert self._file is not None, "sync() belongs inside the with block"
-        os.fsync(self._file.fileno())
+        with writing(self._path):
+            os.fsync(self._file.fileno())
 
     def write(self, **values: float | str) -> None:
         """Append the metrics of one update."""
         assert self._file is not None, "write() belongs inside the with block"
         row = {"update": len(self.rows), **values, "seconds": round(self.seconds, 3)}
         self.rows.append(row)
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        with writing(self._path):
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+            self._file.flush()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None:
-            self._file.close()
+            with writing(self._path):  # closing tries again to write what a full disk has refused
+                self._file.close()
         if self.rows:
             draw(self.rows, self._curves, self.folder / "metrics.png")
 
@@ -96,7 +115,8 @@ def draw(rows: list[dict[str, Any]], curves: tuple[str, ...], path: Path) -> Non
         axes.plot(*zip(*points, strict=True), color="tab:blue") if points else None
         axes.set(title=name.replace("_", " "), xlabel="update")
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+    with writing(path):
+        figure.savefig(path, dpi=110)
 
 
 def summary(title: str, values: dict[str, Any]) -> str:

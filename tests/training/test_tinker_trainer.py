@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -311,3 +312,29 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_silent(
     assert not answers.is_set()
     answers.set()
     assert "update 0 was saved: the server did not answer within 0.05 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["metrics.png", "metrics.jsonl", "state.json", "transcripts.html"])
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_file_that_cannot_be_written_is_named_after_the_table_with_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+):
+    full = open
+    chosen = options(tmp_path)
+
+    def refuse(file: Any, *args: Any, **others: Any) -> Any:
+        if str(file).startswith(str(chosen.folder / name)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return full(file, *args, **others)
+
+    def train(chosen: TinkerOptions) -> None:
+        with grpo.Trainer(ID, chosen) as trainer:
+            monkeypatch.setattr("io.open", refuse)  # of pathlib
+            monkeypatch.setattr("builtins.open", refuse)  # of matplotlib
+            trainer.run()
+
+    assert run_demo(train, chosen) == 1
+    printed = capsys.readouterr()
+    assert f"error: {chosen.folder / name} cannot be written: No space left on device\n" in printed.err
+    if name != "metrics.jsonl":  # which is refused before anything is learned
+        assert "tinker://all/sampler_weights/final" in printed.out

@@ -16,7 +16,7 @@ from typing import Any
 
 import envweave_gym
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
-from envweave_gym.training.run_metrics import RunMetrics, summary
+from envweave_gym.training.run_metrics import NotWritten, RunMetrics, summary
 from envweave_gym.training.tinker.connection import Connection, ServerLost, in_time
 from envweave_gym.training.tinker.datums import (
     TrainingRow,
@@ -193,23 +193,32 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train to the end, resuming from the last checkpoint when the server was lost; return the results."""
+        result: dict[str, Any] = {}
+        try:
+            with self.log, self._progress() as self.bar:
+                if self.options.temperature != 1:
+                    self._report(BIASED)
+                if not self.options.resume:
+                    RunState.remove(self.options.folder)
+                result = self._to_the_end()
+        except NotWritten:  # what was learned is on the server, and the table says where
+            try:
+                if result or self.learners:
+                    self._print(result or self._results())
+            except (ServerLost, NotAvailable) as error:
+                print(f"the weights were not saved: {error}", file=sys.stderr)
+            raise
+        self._status = "success"
+        self._print(result)
+        return result
+
+    def _progress(self) -> Any:
         from tqdm import tqdm
 
-        with (
-            self.log,
-            tqdm(total=self.options.episodes or None, unit="episode", desc=self._env_id) as self.bar,
-        ):
-            if self.options.temperature != 1:
-                self._report(BIASED)
-            if not self.options.resume:
-                RunState.remove(self.options.folder)
-            try:
-                result = self._to_the_end()
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(self._stop()) from None
-        self._status = "success"
+        return tqdm(total=self.options.episodes or None, unit="episode", desc=self._env_id)
+
+    def _print(self, result: dict[str, Any]) -> None:
         print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
-        return result
 
     def _to_the_end(self) -> dict[str, Any]:
         while True:
@@ -220,6 +229,8 @@ class Trainer:
                 return self.finish()
             except ServerLost as error:
                 self._recover(error)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(self._stop()) from None
 
     def _stop(self) -> str:
         """Save a checkpoint if the server answers soon; return from which update the run can go on."""
@@ -426,8 +437,12 @@ class Trainer:
         """Save the last checkpoint and the weights for sampling, and return the results of the run."""
         if self.state.update != self.updates or not self.state.checkpoints:
             self._checkpoint()
+        return self._results()
+
+    def _results(self) -> dict[str, Any]:
         weights = {name: learner.save_for_sampling("final") for name, learner in self.learners.items()}
-        first, last = self.log.rows[0], self.log.rows[-1]
+        rows = self.log.rows or [{}]
+        first, last = rows[0], rows[-1]
         held_out = {
             "success on held-out tasks": last.get("held_out_success"),
             "success before training": first.get("held_out_success"),
@@ -437,7 +452,7 @@ class Trainer:
             "success in training": self._success,
             "updates": self.updates,
             "episodes": self.updates * self.options.batch,
-            **problems(self.log.rows),
+            **problems(rows),
             "seconds": round(self.log.seconds, 1),
             "checkpoint": ", ".join(self.state.checkpoints.values()),
             "weights": ", ".join(weights.values()),

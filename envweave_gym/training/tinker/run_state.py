@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.training.run_metrics import writing
 
 FILE = "state.json"
 
@@ -66,11 +67,12 @@ class RunState:
     def save(self, folder: Path) -> None:
         """Write the state; a reader finds either the old file or the new one, also after a crash."""
         path, scratch = folder / FILE, folder / f"{FILE}.new"
-        with scratch.open("w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(self), file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
+        with writing(path):
+            with scratch.open("w", encoding="utf-8") as file:
+                json.dump(dataclasses.asdict(self), file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
 
     @staticmethod
     def remove(folder: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envweave_gym.training.run_metrics import writing
 from envweave_gym.training.tinker.episodes import Episode
 
 MOST = 300
@@ -66,7 +67,8 @@ class Transcripts:
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'
             f"<style>{_STYLE}</style><h1>{html.escape(self._title)}</h1>{entries}</html>\n"
         )
-        self._path.write_text(page, encoding="utf-8", errors="backslashreplace")
+        with writing(self._path):
+            self._path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def _total(episode: Episode) -> float:
