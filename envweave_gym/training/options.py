@@ -109,7 +109,7 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
     try:
         return kind(**values)
     except ValueError as error:
-        parser.error(str(error))
+        parser.exit(2, f"error: {error}\n")
 
 
 def run_demo(train: Callable[[Any], Any], options: Any) -> int:

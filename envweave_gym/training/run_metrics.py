@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -41,7 +42,10 @@ class RunMetrics:
         self._path = self.folder / "metrics.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            is_new = not self._path.exists()
             self._path.open("a").close()  # tries to write, and leaves an earlier run as it is
+            if is_new:
+                self._path.unlink()  # the run may be refused yet
         except OSError as error:
             problem = error.strerror or str(error)
             raise InvalidArgument(
@@ -59,8 +63,10 @@ class RunMetrics:
         return time.perf_counter() - self._started
 
     def __enter__(self) -> RunMetrics:
-        if self._resume:
+        if self._resume and self._path.exists():
             self.rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n")[:-1]]
+        elif self._path.exists():
+            print(f"replacing the earlier run in {self.folder}; another --run retains both", file=sys.stderr)
         before = self.rows[-1]["seconds"] if self.rows else 0.0
         self._started = time.perf_counter() - before
         self.keep(len(self.rows))

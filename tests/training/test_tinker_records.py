@@ -168,3 +168,14 @@ def test_transcripts_show_the_best_and_the_worst_episode_escaped(tmp_path: Path)
 def test_seeds_depend_on_their_parts_alone_and_fit_a_c_int():
     assert seed_of("train", 0, 1) == 1161140479 < 2**31
     assert len({seed_of("train", 0, index) for index in range(1000)}) > 990
+
+
+def test_a_run_that_never_begins_leaves_no_metrics_and_one_that_replaces_another_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    RunMetrics(tmp_path, ("reward",))
+    assert list(tmp_path.iterdir()) == []
+    for replaced in (False, True):
+        with RunMetrics(tmp_path, ("reward",)) as log:
+            log.write(reward=0.1)
+        assert ("replacing the earlier run" in capsys.readouterr().err) is replaced
