@@ -108,19 +108,19 @@ def test_a_run_whose_server_was_killed_goes_on_from_the_last_checkpoint_to_the_s
     assert "going on from update" in capsys.readouterr().err
 
 
-class Interrupted(Trainer):
-    """A run that Ctrl-C ends after its first update."""
+class Crashing(Trainer):
+    """A run that an error ends after its first update."""
 
     def _one_update(self) -> None:
         super()._one_update()
-        raise KeyboardInterrupt
+        raise MemoryError
 
 
-def test_a_run_that_was_interrupted_before_its_first_checkpoint_does_not_resume_an_earlier_one(
+def test_a_run_that_crashed_before_its_first_checkpoint_does_not_resume_an_earlier_one(
     tinker_server: LocalServer, tmp_path: Path
 ):
     train(ID, options(tinker_server, tmp_path, episodes=32))
-    with pytest.raises(KeyboardInterrupt), Interrupted(ID, options(tinker_server, tmp_path)) as trainer:
+    with pytest.raises(MemoryError), Crashing(ID, options(tinker_server, tmp_path)) as trainer:
         trainer.run()
     assert [row["update"] for row in rows(tmp_path)] == [0, 1]
     with pytest.raises(InvalidArgument, match=r"has no state\.json"):
