@@ -16,7 +16,7 @@ import pytest
 
 SOURCES = Path(__file__).parents[1] / "support" / "plug_ins"
 CHECKOUT = str(Path(__file__).parents[2])
-"""What is tested, also where another checkout is installed."""
+"""The folder of the code under test; another one may be installed in this environment."""
 
 
 def build(source: Path, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""How a model is told what to answer: by the given text, or by the form of an action."""
+"""Instructions: the text that the options give, else a sentence made from the action space."""
 
 from __future__ import annotations
 
@@ -105,18 +105,18 @@ def test_an_episode_begins_with_the_given_instruction_or_with_the_form_of_an_act
     default = default_instruction(Foreign(Discrete(2)))
     chosen = policies(FakeClient(lambda *args: "1"))
     for given, shown in (("", default), ("Say 1.", "Say 1.")):
-        told = type(chosen)(chosen.prompts, chosen.sampler_of, chosen.limits, given, {AGENT: default})
+        instructed = type(chosen)(chosen.prompts, chosen.sampler_of, chosen.limits, given, {AGENT: default})
         with Rollouts(lambda: envweave_gym.make("local://foreign"), play, num_envs=1) as pool:
-            (episode,) = pool.play(group(1), told).episodes
+            (episode,) = pool.play(group(1), instructed).episodes
         trajectory = episode.trajectories[AGENT]
         assert [one["content"] for one in trajectory.messages] == [shown, "[3.]", "1", "[4.]"]
         assert trajectory.reward == 1.0
 
 
 @pytest.mark.usefixtures("registries")
-def test_an_environment_that_writes_messages_is_told_nothing_by_default():
+def test_an_environment_that_writes_messages_gets_no_default_instruction():
     chosen = policies(FakeClient(lambda *args: "A"))
-    told = type(chosen)(chosen.prompts, chosen.sampler_of, chosen.limits, "", {AGENT: "Answer 1."})
+    instructed = type(chosen)(chosen.prompts, chosen.sampler_of, chosen.limits, "", {AGENT: "Answer 1."})
     with Rollouts(lambda: envweave_gym.make("envweave/PickLetter-v0"), play, num_envs=1) as pool:
-        (episode,) = pool.play(group(1), told).episodes
+        (episode,) = pool.play(group(1), instructed).episodes
     assert episode.trajectories[AGENT].messages[0]["role"] == "user"
