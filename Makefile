@@ -107,9 +107,10 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(UV) --editable '.[bench]'
 	touch $@
 
+# Torch comes by pip, as above, where the list names it.
 .venv-trainers/%/.ready: tests/trainers/%.txt $(PINS) | $(VENV)/.base
-	$(PYTHON) -m venv .venv-trainers/$*
-	.venv-trainers/$*/bin/pip install --quiet --disable-pip-version-check $(shell grep '^torch==' constraints.txt)
+	$(BIN)/uv venv --quiet --clear --seed --python $(PYTHON) .venv-trainers/$*
+	! grep -q '^torch==' $< || .venv-trainers/$*/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' $<)"
 	$(BIN)/uv pip install --quiet --python .venv-trainers/$*/bin/python \
 		--override tests/trainers/overrides.txt --requirement tests/trainers/$*.txt --editable '.[server]'
 	touch $@

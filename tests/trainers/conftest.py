@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ EXAMPLE = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 
 @pytest.fixture(autouse=True)
 def _one_core() -> None:
-    """The networks are so small that a second thread only waits."""
-    import torch
+    """The networks are so small that a second thread only waits; not every environment has torch."""
+    if find_spec("torch"):
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
 
 
 @pytest.fixture
