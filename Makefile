@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
-TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents trl cookbook tinker_oldest
+TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents trl cookbook tinker_oldest openenv openenv_core
 JOBS ?= 4
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
@@ -52,9 +52,10 @@ docs: $(VENV)/.dev
 	$(BIN)/python .ci/derived_docs.py
 	$(BIN)/mkdocs build --strict
 
+# openenv and openenv_core are two releases of OpenEnv, with two of MCP, in which the same tests run.
 trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 	for name in $(TRAINERS); do \
-		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$$name*.py || exit 1; \
+		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$${name%_core}*.py || exit 1; \
 	done
 
 # The images of docker/Dockerfile; BUILD="docker build --network host" where only the machine itself reaches the network.
