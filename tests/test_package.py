@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("envweave_gym", "envweave_gym_server")
 MODULES = ("envweave_gym_pytest.py",)
 EXTRAS = {"demo", "server", "train", "notebook", "docker", "kubernetes", "ray", "datasets", "swebench"}
-EXTRAS |= {"tinker", "tinker-server", "cookbook", "trl", "all", "dev"}
+EXTRAS |= {"tinker", "tinker-server", "cookbook", "trl", "suites", "all", "dev"}
 HEAVY = {"torch", "flask", "docker", "requests", "websocket", "matplotlib", "pytest", "jsonschema", "tqdm"}
 
 COST = """

@@ -1,0 +1,1 @@
+"""Suites: environments of other packages in virtual environments of their own, each stepped through a child process."""

@@ -1,0 +1,175 @@
+"""Runs ``uv``: finds interpreters, resolves requirements to pins, makes virtual environments and installs into them.
+
+Each command runs in the cache folder, where an empty ``uv.toml`` ends uv's search for a project's settings: pins of
+the project that trains must not decide the versions of a suite. The user's own settings (indexes, mirrors) hold.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from envweave_gym.core.faults import MissingExtra, NotAvailable
+
+TIMEOUT_S = 3600.0
+"""Longest time of one command of uv; large packages may be downloaded in it, or built."""
+_LONGEST_REASON_CHARS = 600
+_OF_THE_OWNER = {
+    *("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_PROJECT", "UV_PYTHON"),
+    *("UV_PROJECT_ENVIRONMENT", "UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_WORKING_DIRECTORY"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT"),
+}
+"""Variables that would let the owner's project decide what a suite gets, or where it is installed."""
+_OF_FOLDER = re.compile(r" @ file://(?P<path>[^;#]+?)(?=\s*;|\s*$)")
+_BOX_DRAWING = re.compile(r"\x1b\[[\d;]*m|[\u2500-\u257f\u25b6\u00d7]")
+
+
+class Uv:
+    """The program uv, run in a folder; ``lock`` is a descriptor that its processes inherit.
+
+    So a lock on what uv writes is held as long as a process of uv writes, even if this process is killed.
+    """
+
+    def __init__(self, folder: Path, what: str, lock: int | None = None) -> None:
+        """``what`` is for error messages."""
+        self._program, self._folder, self._what, self._lock = uv_program(what), folder, what, lock
+
+    def interpreter(self, request: str | None) -> tuple[str, str]:
+        """Return path and version of the interpreter for a request such as ``"3.10"``; uv may download it.
+
+        Without a request it is the interpreter of this process.
+        """
+        if request is None:
+            return sys.executable, platform.python_version()
+        find = ["python", "find", "--no-project", "--system", request]
+        try:
+            path = self._run("find", find)
+        except NotAvailable:
+            if "/" in request:
+                raise
+            self._run("get", ["python", "install", "--quiet", "--no-bin", request])
+            path = self._run("find", find)
+        path = path.strip().splitlines()[-1]
+        code = "import platform; print(platform.python_version())"
+        done = subprocess.run(
+            [path, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode:
+            raise NotAvailable(f"{self._what}: python={request!r} cannot run: {done.stderr.strip()[-300:]}")
+        return path, done.stdout.strip()
+
+    def resolve(self, requirements: Sequence[str], interpreter: str) -> list[str]:
+        """Return the pins, one for each package, that satisfy the requirements together."""
+        words = ["pip", "compile", "--quiet", "-", "--python", interpreter, "--no-header", "--no-annotate"]
+        pins = self._run("resolve", words, "\n".join(requirements) + "\n")
+        return [line.strip() for line in pins.splitlines() if line.strip() and not line.startswith("#")]
+
+    def make(self, folder: Path, interpreter: str, pins: Sequence[str]) -> None:
+        """Make a virtual environment in ``folder``, which must not exist, with exactly these packages."""
+        with tempfile.TemporaryDirectory(prefix="envweave-wheels-") as scratch:
+            self._make(folder, interpreter, pins, Path(scratch))
+
+    def _make(self, folder: Path, interpreter: str, pins: Sequence[str], scratch: Path) -> None:
+        self._run(
+            "make the environment of",
+            ["venv", "--quiet", "--no-project", "--python", interpreter, str(folder)],
+        )
+        pins = [self._built(pin, scratch) if _OF_FOLDER.search(pin) else pin for pin in pins]
+        words = [
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            str(folder / "bin" / "python"),
+            "--no-deps",
+            "-r",
+            "-",
+        ]
+        self._run("install", words, "\n".join(pins) + "\n")
+
+    def _built(self, pin: str, scratch: Path) -> str:
+        """Build the wheel of a pinned local folder, and return the pin of the wheel.
+
+        An install of the folder would take the wheel that uv has built before, unless ``pyproject.toml`` has changed.
+        """
+        found = _OF_FOLDER.search(pin)
+        assert found is not None
+        path = Path(unquote(found["path"]))
+        if not path.is_dir():
+            return pin
+        out = Path(tempfile.mkdtemp(dir=scratch))
+        self._run("build", ["build", "--wheel", "--out-dir", str(out), str(path)])
+        [wheel] = out.glob("*.whl")
+        return f"{pin[: found.start()]} @ file://{quote(str(wheel))}"
+
+    def _run(self, verb: str, words: Sequence[str], text: str = "") -> str:
+        inherited = [] if self._lock is None else [self._lock]
+        try:
+            process = subprocess.Popen(
+                [*self._program, *words, "--color", "never", "--no-progress"],
+                cwd=self._folder,
+                env={key: value for key, value in os.environ.items() if key not in _OF_THE_OWNER},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NotAvailable(f"{self._what}: uv cannot be started: {error}") from error
+        try:
+            out, complaint = process.communicate(text, timeout=TIMEOUT_S)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its builds too
+            process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise NotAvailable(f"{self._what}: uv did not {verb} it in {TIMEOUT_S:g} s") from None
+            raise
+        if process.returncode:
+            raise NotAvailable(
+                f"{self._what}: uv cannot {verb} it: {reason_in(complaint, process.returncode)}"
+            )
+        return out
+
+
+def uv_program(what: str) -> list[str]:
+    """Return the command of uv: the one beside this interpreter, or else on the path."""
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.is_file() else shutil.which("uv")
+    if found is None:
+        raise MissingExtra(f"{what} needs uv, which is not installed: pip install 'envweave-gym[suites]'")
+    return [found]
+
+
+def reason_in(complaint: str, code: int) -> str:
+    """Return what uv wrote on stderr as one sentence, without its drawing, its hints and the logs of builds."""
+    text = _BOX_DRAWING.sub(" ", complaint)
+    if code < 0:
+        return f"it was killed by signal {-code}"
+    before, _, after = text.rpartition("\nerror:")
+    head, *rest = re.split(r"^\s*\[(?:stdout|stderr)\]\s*$", _without_hints(after), flags=re.MULTILINE)
+    log = [line.strip() for part in (before, *rest) for line in _without_hints(part).splitlines()]
+    last = next((line for line in reversed(log) if line and not line.endswith("...")), "")
+    reason = re.sub(r"^error:\s*", "", " ".join(head.split()))
+    reason = re.sub(r"\s*\bcause: ", ": ", reason)
+    whole = f"{reason}: {last}" if last else reason
+    if len(whole) > _LONGEST_REASON_CHARS:
+        whole = f"{whole[: _LONGEST_REASON_CHARS - 1]}…"
+    return whole or f"it ended with exit code {code}"
+
+
+def _without_hints(text: str) -> str:
+    return re.split(r"^\s*hint:", text, flags=re.MULTILINE)[0]

@@ -1,0 +1,429 @@
+"""Cache of virtual environments made by uv, by a hash of their pinned packages and their Python version.
+
+A *resolution* is a file that maps requirements as they were given to the environment that satisfies them, so that
+uv resolves them once. An environment is complete when its marker file stands. The lock file beside it is locked
+exclusively by the process that makes or removes the environment, and shared by all that use it: these are leases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.suites import lease
+from envweave_gym.suites.requirement_lists import (
+    check_python,
+    check_requirements,
+    for_uv,
+    name_of,
+    stamp_of,
+)
+from envweave_gym.suites.uv_commands import Uv, uv_program
+
+CONSENT = "ENVWEAVE_INSTALL"
+"""Variable that consents to all installs if it is ``1``."""
+FOLDER = "ENVWEAVE_SUITES"
+"""Variable that names the folder of the cache."""
+UNUSED_DAYS = 30.0
+"""Age at which an environment that no process uses is removed by the next install, in days since its last use."""
+_INSTALL_TIMEOUT_S = 7200.0
+_LEASE_TIMEOUT_S = 60.0
+_TRIES = 3
+_DAY_S = 86400.0
+_MARKER = "envweave.json"
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """Content of the marker file of a complete environment."""
+
+    requirements: tuple[str, ...]
+    """Requirements that it was made for, as they were given."""
+    pins: tuple[str, ...]
+    python: str
+    """Version of its Python."""
+    request: str
+    """Digest of requirements and interpreter without the content of local packages."""
+
+
+class _Resolution(msgspec.Struct, frozen=True):
+    environment: str
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """Checked requirements and interpreter, with their digests, which are computed once."""
+
+    what: str
+    """Name in errors: whose environment it is."""
+    requirements: tuple[str, ...]
+    python: str | None
+    stamp: str
+    """Digest of the content of local packages, or an empty text."""
+
+    @property
+    def request(self) -> str:
+        """Digest of what was given."""
+        interpreter = self.python or f"{sys.executable} {sys.version}"
+        return _digest([sorted(self.requirements), interpreter])
+
+    @property
+    def key(self) -> str:
+        """Name of the resolution's file."""
+        return f"{self.request}-{self.stamp}" if self.stamp else self.request
+
+
+def requested(
+    what: str, requirements: Sequence[str], python: str | None = None, base: Path | None = None
+) -> Requested:
+    """Check requirements and interpreter, and read the local packages among them.
+
+    Relative paths are relative to ``base``, by default the working directory.
+    """
+    lines = check_requirements(what, requirements, base)
+    return Requested(what, lines, check_python(what, python), stamp_of(lines))
+
+
+class VirtualEnvironment:
+    """Complete environment that this process holds a lease of: no sweep removes it until :meth:`release`."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self.folder, self.lock = folder, lock
+        """``lock``: descriptor of the lease; child processes that inherit it (``pass_fds``) hold the lease too."""
+
+    @property
+    def python(self) -> Path:
+        """Path of its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def release(self) -> None:
+        """End this object's lease."""
+        if self.lock >= 0:
+            lock, self.lock = self.lock, -1
+            lease.release(lock)
+
+
+_for_ever: dict[Path, VirtualEnvironment] = {}
+"""Environments whose interpreters :func:`interpreter_of` has returned, held until this process ends."""
+
+
+def interpreter_of(
+    requirements: Sequence[str],
+    *,
+    python: str | None = None,
+    install: bool = False,
+    what: str = "this environment",
+    command: str | None = None,
+) -> Path:
+    """Return the interpreter of a cached virtual environment that has these requirements.
+
+    The requirements are those of pip: names with versions, URLs, and paths of wheels or of packages. ``python`` is a
+    version such as ``"3.10"``, by default that of this process.
+
+    If there is no such environment, it is made with ``install=True`` or ``ENVWEAVE_INSTALL=1``. Otherwise raise
+    ``NotAvailable``, which says that ``what`` needs it and which ``command`` makes it. The environment is held in use
+    until this process ends; a child process holds it longer if it inherits a lease (:func:`acquire`).
+    """
+    environment = acquire(requested(what, requirements, python), install=install, command=command)
+    if _for_ever.setdefault(environment.folder, environment) is not environment:
+        environment.release()
+    return environment.python
+
+
+def acquire(
+    wanted: Requested, *, install: bool = False, command: str | None = None, refresh: bool = False
+) -> VirtualEnvironment:
+    """Return a lease of the environment that has the requirements, as :func:`interpreter_of` does.
+
+    With ``refresh`` the requirements are resolved again, so that those without a version get newer ones.
+    """
+    with _readable(wanted.what):
+        if not refresh and (found := _find(wanted)) is not None:
+            return found
+        if not (install or os.environ.get(CONSENT, "").strip().lower() in ("1", "true", "yes")):
+            raise _needs_consent(wanted, command)
+        for _ in range(_TRIES):
+            _install(wanted, refresh)
+            if (found := _find(wanted)) is not None:
+                return found
+            refresh = False
+    raise NotAvailable(
+        f"{wanted.what}: its virtual environment was removed {_TRIES} times while it was made; end the other "
+        "'envweave suites sweep', and try again"
+    )
+
+
+def is_installed(requirements: Sequence[str], *, python: str | None = None) -> bool:
+    """Return whether :func:`interpreter_of` would find an environment without an install."""
+    found = _find(requested("this environment", requirements, python))
+    if found is not None:
+        found.release()
+    return found is not None
+
+
+def _needs_consent(wanted: Requested, command: str | None) -> NotAvailable:
+    command = command or add_command(name_of(wanted.requirements[0]), wanted)
+    return NotAvailable(
+        f"{wanted.what} needs {_listed(wanted)} in a virtual environment of its own, which is not made yet: give "
+        f"install=True, or set {CONSENT}=1, or run: {command}"
+    )
+
+
+def _listed(wanted: Requested) -> str:
+    """Return the requirements for a message, without user names and passwords in URLs."""
+    return re.sub(r"://[^/@\s]*@", "://", ", ".join(wanted.requirements))
+
+
+def add_command(name: str, wanted: Requested, *options: str) -> str:
+    """Return the command that adds the requirements as the suite ``name`` and installs them."""
+    interpreter = [] if wanted.python is None else ["--python", wanted.python]
+    return shlex.join(
+        ["envweave", "suites", "add", name.lower(), *wanted.requirements, *interpreter, *options]
+    )
+
+
+# The cache
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache, which may not exist: ``ENVWEAVE_SUITES``, or one in the user's cache."""
+    given = os.environ.get(FOLDER)
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.abspath(os.path.expanduser(given or os.path.join(caches, "envweave", "suites"))))
+
+
+def _environment(key: str) -> Path:
+    return cache_folder() / "environments" / key
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _resolution_file(key: str) -> Path:
+    return cache_folder() / "resolutions" / f"{key}.json"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:20]
+
+
+@contextmanager
+def _readable(what: str) -> Generator[None]:
+    """Turn an ``OSError`` about the cache's folder into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise NotAvailable(
+            f"{what}: the folder {cache_folder()} of virtual environments cannot be used: {error}; name another "
+            f"in {FOLDER}"
+        ) from error
+
+
+def _find(wanted: Requested) -> VirtualEnvironment | None:
+    """Return a lease of the complete environment that the resolution names, or ``None``."""
+    try:
+        known = msgspec.json.decode(_resolution_file(wanted.key).read_bytes(), type=_Resolution)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return None
+    return _leased(_environment(known.environment), _LEASE_TIMEOUT_S)
+
+
+def _leased(folder: Path, timeout_s: float) -> VirtualEnvironment | None:
+    lock = lease.take_lease(_lock_of(folder), timeout_s)
+    if lock is None:
+        return None
+    if marker_of(folder) is None:
+        lease.release(lock)
+        return None
+    with suppress(OSError):  # a cache that this user may only read
+        os.utime(folder / _MARKER)  # the time of its last use
+    return VirtualEnvironment(folder, lock)
+
+
+def marker_of(folder: Path) -> Marker | None:
+    """Return the marker of a complete environment whose interpreter exists, else ``None``."""
+    try:
+        marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=Marker)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return None
+    return marker if (folder / "bin" / "python").exists() else None
+
+
+def _install(wanted: Requested, refresh: bool) -> None:
+    """Resolve the requirements, make their environment unless it exists, and write the resolution.
+
+    Whatever is interrupted leaves no environment: without its marker a folder is never used, and removed.
+    """
+    uv_program(wanted.what)
+    root = cache_folder()
+    for part in ("environments", "resolutions"):
+        (root / part).mkdir(parents=True, exist_ok=True)
+    (root / "uv.toml").touch()
+    resolution = _resolution_file(wanted.key)
+    with lease.exclusive_while_making(resolution.with_suffix(".lock"), _INSTALL_TIMEOUT_S) as lock:
+        if not refresh and (found := _find(wanted)) is not None:  # another process was faster
+            found.release()
+            return
+        version = wanted.python or f"{sys.version_info.major}.{sys.version_info.minor}"
+        print(f"envweave: installing {_listed(wanted)} (Python {version})", file=sys.stderr, flush=True)
+        uv = Uv(root, wanted.what, lock)
+        interpreter, version = uv.interpreter(wanted.python)
+        pins = uv.resolve([for_uv(one) for one in wanted.requirements], interpreter)
+        key = _digest([pins, version, wanted.stamp])
+        _make(wanted, _environment(key), interpreter, version, pins)
+        _write(resolution, _Resolution(key))
+    _remove_replaced(wanted, key)
+    sweep(UNUSED_DAYS)
+
+
+def _make(wanted: Requested, folder: Path, interpreter: str, version: str, pins: list[str]) -> None:
+    if (found := _leased(folder, _INSTALL_TIMEOUT_S)) is not None:  # it exists, for other requirements
+        found.release()
+        return
+    with lease.exclusive(_lock_of(folder), _INSTALL_TIMEOUT_S) as lock:
+        if marker_of(folder) is not None:
+            return
+        try:
+            _remove_tree(folder)
+            Uv(cache_folder(), wanted.what, lock).make(folder, interpreter, pins)
+            marker = Marker(wanted.requirements, tuple(pins), version, wanted.request)
+            _write(folder / _MARKER, marker)
+        except BaseException:
+            _remove_tree(folder)
+            _lock_of(folder).unlink(missing_ok=True)
+            raise
+
+
+def _write(path: Path, value: object) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(msgspec.json.encode(value))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _remove_replaced(wanted: Requested, key: str) -> None:
+    """Remove the environments of earlier contents of the same local packages, unless they are in use."""
+    if not wanted.stamp:
+        return
+    for folder, marker in installed():
+        if marker.request == wanted.request and folder.name != key:
+            remove_unused(folder)
+
+
+# Removal
+
+
+def installed() -> list[tuple[Path, Marker]]:
+    """Return the folder and the marker of every complete environment in the cache."""
+    try:
+        folders = sorted((cache_folder() / "environments").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [(folder, marker) for folder in folders if (marker := marker_of(folder)) is not None]
+
+
+def remove_unused(folder: Path) -> bool:
+    """Remove an environment and its resolutions unless a process uses it; return whether it was removed."""
+    lock = lease.try_exclusive(_lock_of(folder))
+    if lock is None:
+        return False
+    try:
+        for file in _resolutions_of(folder.name):
+            file.unlink(missing_ok=True)
+        (folder / _MARKER).unlink(missing_ok=True)  # first of all: what is half removed is not complete
+        _remove_tree(folder)
+        _lock_of(folder).unlink(missing_ok=True)
+    finally:
+        lease.unlock(lock)
+    return True
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether a process holds a lease of the environment."""
+    lock = lease.try_exclusive(_lock_of(folder))
+    if lock is not None:
+        lease.unlock(lock)
+    return lock is None
+
+
+def sweep(days: float = UNUSED_DAYS) -> list[str]:
+    """Remove environments that were not used for ``days`` and that no process uses, and what was left half-made.
+
+    Return the names of the removed folders.
+    """
+    environments = cache_folder() / "environments"
+    try:
+        entries = sorted(environments.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    removed: list[str] = []
+    for entry in entries:
+        if entry.suffix == ".lock":
+            folder = entry.with_suffix("")
+            if not folder.exists():
+                remove_unused(folder)
+        elif _is_old(entry, days) and remove_unused(entry):
+            removed.append(entry.name)
+    _sweep_resolutions()
+    return removed
+
+
+def _is_old(folder: Path, days: float) -> bool:
+    """Return whether a folder was not used for ``days``, or was left half-made; other files are not removed."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    try:
+        return (folder / _MARKER).stat().st_mtime <= time.time() - days * _DAY_S
+    except OSError:
+        return True
+
+
+def _sweep_resolutions() -> None:
+    """Remove resolutions of environments that are gone, and locks and drafts of killed processes."""
+    folder = cache_folder() / "resolutions"
+    for file in list(folder.glob("*.lock")):
+        if (lock := lease.try_exclusive(file)) is not None:
+            file.unlink(missing_ok=True)
+            lease.unlock(lock)
+    for file in list(folder.glob(".*")):
+        with suppress(FileNotFoundError):  # its process goes on
+            if time.time() - file.stat().st_mtime > _DAY_S:
+                file.unlink()
+    for file in list(folder.glob("*.json")):
+        known = _environment_in(file)
+        if known is None or not _environment(known).exists():
+            file.unlink(missing_ok=True)
+
+
+def _resolutions_of(environment: str) -> list[Path]:
+    files = (cache_folder() / "resolutions").glob("*.json")
+    return [file for file in files if _environment_in(file) == environment]
+
+
+def _environment_in(file: Path) -> str | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Resolution).environment
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder; raise ``NotAvailable`` naming what cannot be removed."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise NotAvailable(f"{folder} cannot be removed: {error}") from error

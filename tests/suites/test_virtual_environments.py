@@ -1,0 +1,346 @@
+"""The cache of virtual environments: what is installed, with whose consent, and what is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from toy_wheels import package_folder, toy_wheel
+
+from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable
+from envweave_gym.suites import uv_commands, virtual_environments
+from envweave_gym.suites.virtual_environments import (
+    acquire,
+    installed,
+    interpreter_of,
+    is_installed,
+    remove_unused,
+    requested,
+    sweep,
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def toys(wheels: Path) -> None:
+    for version in ("1.0", "2.0"):
+        toy_wheel(wheels, "pinned", version, {"pinned.py": f"VERSION = '{version}'\n"})
+    toy_wheel(wheels, "wants_one", "1.0", {"wants_one.py": ""}, requires=["pinned<2"])
+
+
+def printed(interpreter: Path, code: str) -> str:
+    done = subprocess.run(
+        [interpreter, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def everything_in(cache: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(cache))
+        for part in ("environments", "resolutions")
+        for path in (cache / part).glob("*")
+    )
+
+
+def test_an_environment_is_made_with_consent_once_and_shared_by_equal_requirements(offline: Path):
+    with pytest.raises(NotAvailable) as refused:
+        interpreter_of(["pinned==1.0"], what="MyEnv-v0")
+    for part in (
+        "MyEnv-v0",
+        "pinned==1.0",
+        "install=True",
+        "ENVWEAVE_INSTALL=1",
+        "envweave suites add pinned",
+    ):
+        assert part in str(refused.value)
+    assert not offline.exists()
+    interpreter = interpreter_of(["pinned==1.0"], install=True)
+    assert printed(interpreter, "import pinned; print(pinned.VERSION)") == "1.0"
+    assert interpreter_of(["pinned==1.0"]) == interpreter
+    assert interpreter_of(["pinned<2"], install=True) == interpreter  # the same pins
+    assert is_installed(["pinned<2"])
+    assert not is_installed(["pinned"])
+    assert len(installed()) == 1
+    assert not list(offline.glob("resolutions/*.lock"))
+
+
+def test_consent_may_be_a_variable_and_suites_with_contradictory_pins_stand_side_by_side(
+    offline: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("ENVWEAVE_INSTALL", "1")
+    versions = [
+        printed(interpreter_of(wanted), "import pinned; print(pinned.VERSION)")
+        for wanted in (["pinned"], ["wants_one", "pinned"])
+    ]
+    assert versions == ["2.0", "1.0"]
+    assert "envweave: installing wants_one, pinned (Python " in capfd.readouterr().err
+    monkeypatch.setenv("ENVWEAVE_INSTALL", "0")
+    with pytest.raises(NotAvailable):
+        interpreter_of(["pinned==2.0"])
+
+
+def test_requirements_that_do_not_resolve_are_one_sentence_with_the_reason_of_uv(offline: Path):
+    with pytest.raises(NotAvailable, match="nowhere-to-be-found was not found") as unknown:
+        interpreter_of(["nowhere_to_be_found==1"], install=True, what="MyEnv-v0")
+    with pytest.raises(NotAvailable, match="unsatisfiable") as contradictory:
+        interpreter_of(["wants_one", "pinned==2.0"], install=True, what="MyEnv-v0")
+    for error in (unknown, contradictory):
+        assert str(error.value).startswith("MyEnv-v0: uv cannot resolve it: ")
+        assert "\n" not in str(error.value)
+        assert "╰" not in str(error.value)
+    assert everything_in(offline) == []
+
+
+def test_a_package_that_cannot_be_built_leaves_nothing(offline: Path, tmp_path: Path):
+    folder = package_folder(tmp_path / "broken", "broken", {"broken.py": ""})
+    (folder / "backend.py").write_text(
+        "def build_wheel(*a, **k):\n    raise RuntimeError('no compiler here')\n"
+    )
+    with pytest.raises(NotAvailable, match="no compiler here"):
+        interpreter_of([str(folder)], install=True)
+    assert everything_in(offline) == []
+
+
+def test_an_interrupted_install_leaves_nothing_and_its_environment_is_made_by_the_next(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make = uv_commands.Uv.make
+
+    def interrupted(self: uv_commands.Uv, *args: object) -> None:
+        make(self, *args)  # pyright: ignore[reportArgumentType]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(uv_commands.Uv, "make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            interpreter_of(["pinned==1.0"], install=True)
+    assert everything_in(offline) == []
+    environment = acquire(requested("x", ["pinned==1.0"]), install=True)
+    folder, marker = environment.folder, "envweave.json"
+    environment.release()
+    (folder / marker).unlink()  # as after a kill in the middle
+    (folder / "half").write_text("")
+    assert not is_installed(["pinned==1.0"])
+    again = interpreter_of(["pinned==1.0"], install=True)
+    assert not (again.parent.parent / "half").exists()
+
+
+def test_a_local_package_is_made_anew_after_an_edit_and_the_former_one_is_removed(
+    offline: Path, tmp_path: Path
+):
+    folder = package_folder(tmp_path / "a toy", "toy", {"toy.py": "X = 1\n"}, requires=["pinned<2"])
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "pyvenv.cfg").write_text("")
+    first = acquire(requested("x", [str(folder)]), install=True)
+    assert printed(first.python, "import toy, pinned; print(toy.X, pinned.VERSION)") == "1 1.0"
+    (folder / ".venv" / "more.py").write_text("")  # no part of the package
+    assert is_installed([str(folder)])
+    (folder / "toy.py").write_text("X = 1 + 1\n")
+    with pytest.raises(NotAvailable):
+        interpreter_of([str(folder)])
+    second = interpreter_of([str(folder)], install=True)
+    assert printed(second, "import toy; print(toy.X)") == "2"
+    assert len(installed()) == 2  # the first is in use
+    first.release()
+    (folder / "toy.py").write_text("X = 1 + 1 + 1\n")
+    third = acquire(requested("x", [str(folder)]), install=True)
+    assert first.folder not in [one for one, _ in installed()]
+    third.release()
+
+
+def test_paths_are_those_of_the_caller_and_a_wheel_is_its_content(offline: Path):
+    toy_wheel(Path("here"), "local", "1.0", {"local.py": "X = 1\n"})
+    first = interpreter_of(["./here/local-1.0-py3-none-any.whl"], install=True)
+    assert interpreter_of([str(Path("here/local-1.0-py3-none-any.whl").resolve())]) == first
+    Path("elsewhere").mkdir()
+    toy_wheel(Path("elsewhere/here"), "local", "1.0", {"local.py": "X = 2\n"})
+    os.chdir("elsewhere")
+    second = interpreter_of(["./here/local-1.0-py3-none-any.whl"], install=True)
+    assert [printed(one, "import local; print(local.X)") for one in (first, second)] == ["1", "2"]
+
+
+def test_the_project_that_trains_does_not_decide_the_versions(offline: Path, monkeypatch: pytest.MonkeyPatch):
+    Path("pyproject.toml").write_text('[tool.uv]\nconstraint-dependencies = ["pinned<2"]\n')
+    Path("pins.txt").write_text("pinned<2\n")
+    monkeypatch.setenv("UV_CONSTRAINT", str(Path("pins.txt").resolve()))
+    interpreter = interpreter_of(["pinned"], install=True)
+    assert printed(interpreter, "import pinned; print(pinned.VERSION)") == "2.0"
+
+
+def test_newer_versions_come_when_they_are_asked_for(offline: Path, wheels: Path):
+    toy_wheel(wheels, "growing", "1.0", {"growing.py": ""})
+    wanted = requested("x", ["growing"])
+    acquire(wanted, install=True).release()
+    toy_wheel(wheels, "growing", "2.0", {"growing.py": ""})
+    acquire(wanted, install=True).release()
+    assert [marker.pins for _, marker in installed()] == [("growing==1.0",)]
+    acquire(wanted, install=True, refresh=True).release()
+    assert sorted(marker.pins for _, marker in installed()) == [("growing==1.0",), ("growing==2.0",)]
+
+
+# Several processes, and the end of environments
+
+
+def test_processes_that_want_the_same_make_it_once(offline: Path):
+    code = (
+        "from envweave_gym.suites.virtual_environments import interpreter_of\n"
+        "print(interpreter_of(['pinned'], install=True))"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    results = [process.communicate(timeout=120) for process in started]
+    assert len({out for out, _ in results}) == 1, results
+    assert sum("installing" in complaint for _, complaint in results) == 1, results
+
+
+def test_what_is_in_use_is_not_swept_and_a_child_that_inherits_the_lease_uses_it_too(offline: Path):
+    environment = acquire(requested("x", ["pinned"]), install=True)
+    assert sweep(0) == []
+    child = subprocess.Popen(
+        [environment.python, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[environment.lock]
+    )
+    environment.release()
+    assert sweep(0) == []
+    child.communicate(b"\n", timeout=60)
+    assert sweep(1) == []  # it was used a moment ago
+    assert sweep(0) == [environment.folder.name]
+    assert everything_in(offline) == []
+
+
+def test_a_killed_owner_holds_no_lease(offline: Path):
+    code = (
+        "from envweave_gym.suites.virtual_environments import interpreter_of\n"
+        "print(interpreter_of(['pinned'], install=True), flush=True)\ninput()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip()).parent.parent
+        assert not remove_unused(folder)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(60)
+        assert remove_unused(folder)
+    assert everything_in(offline) == []
+
+
+def test_sweeping_leaves_files_of_others_alone_and_removes_what_is_half_made(offline: Path):
+    interpreter_of(["pinned"], install=True)
+    (offline / "environments" / ".DS_Store").write_text("")
+    (offline / "environments" / "half-made").mkdir()
+    (offline / "resolutions" / "left.lock").write_text("")
+    (offline / "resolutions" / "gone.json").write_text('{"environment": "nowhere"}')
+    assert sweep() == ["half-made"]
+    assert (offline / "environments" / ".DS_Store").exists()
+    assert [path.suffix for path in (offline / "resolutions").iterdir()] == [".json"]
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_leaves_no_lock(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+):
+    held = threading.Event()
+    make = uv_commands.Uv.make
+    go_on = threading.Event()
+
+    def slow(self: uv_commands.Uv, *args: object) -> None:
+        held.set()
+        assert go_on.wait(60)
+        make(self, *args)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(uv_commands.Uv, "make", slow)
+    monkeypatch.setattr(virtual_environments, "_INSTALL_TIMEOUT_S", 0.05)
+    first = threading.Thread(target=interpreter_of, args=[["pinned"]], kwargs={"install": True})
+    first.start()
+    assert held.wait(60)
+    with pytest.raises(NotAvailable, match=r"another process has held .*\.lock"):
+        interpreter_of(["pinned"], install=True)
+    go_on.set()
+    first.join(60)
+    assert is_installed(["pinned"])
+
+
+# Wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("requirements", "words"),
+    [
+        ("nle", "not a list"),
+        (3, "not a list"),
+        ([], "not a list"),
+        ([None], "not a requirement"),
+        ([""], "not a requirement"),
+        (["pinned\rmsgspec"], "not a requirement"),
+        (["pinned\nmsgspec"], "not a requirement"),
+        (["--index-url=https://elsewhere"], "option"),
+        (["-e ."], "option"),
+        (["pinned --hash=sha256:00"], "option"),
+        (["pinned \\"], "option"),
+        (["./nowhere"], "no file or folder"),
+        (["nowhere-1.0-py3-none-any.whl"], "no file or folder"),
+        (["toy @ file:///nowhere/at/all"], "no file or folder"),
+        (["."], "neither pyproject.toml nor setup.py"),
+    ],
+)
+def test_what_is_no_requirement_is_refused(offline: Path, requirements: object, words: str):
+    with pytest.raises(InvalidArgument, match=words):
+        interpreter_of(requirements, install=True)  # pyright: ignore[reportArgumentType]
+    assert not offline.exists()
+
+
+@pytest.mark.parametrize("python", [3.10, "--help", "", "3.10\n", 3])
+def test_what_is_no_interpreter_is_refused(offline: Path, python: object):
+    with pytest.raises(InvalidArgument, match=r"such as '3\.10'"):
+        interpreter_of(["pinned"], python=python, install=True)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_interpreter_that_is_not_there_is_one_sentence(offline: Path):
+    with pytest.raises(NotAvailable, match=r"3\.5"):
+        interpreter_of(["pinned"], python="3.5", install=True)
+    with pytest.raises(NotAvailable, match="python"):
+        interpreter_of(["pinned"], python="/nowhere/python", install=True)
+
+
+def test_a_version_and_a_path_may_name_the_interpreter(offline: Path):
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    by_version = interpreter_of(["pinned"], python=version, install=True)
+    by_path = interpreter_of(["pinned"], python=sys.executable, install=True)
+    assert printed(by_version, "import sys; print('%d.%d' % sys.version_info[:2])") == version
+    assert printed(by_path, "import sys; print('%d.%d' % sys.version_info[:2])") == version
+
+
+def test_a_folder_that_cannot_be_used_is_one_sentence(offline: Path, monkeypatch: pytest.MonkeyPatch):
+    offline.write_text("no folder")
+    with pytest.raises(NotAvailable, match="ENVWEAVE_SUITES"):
+        interpreter_of(["pinned"], install=True)
+    assert sweep() == []
+    assert installed() == []
+
+
+def test_without_uv_the_error_says_how_to_get_it(offline: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingExtra, match=r"pip install 'envweave-gym\[suites\]'"):
+        interpreter_of(["pinned"], install=True)
+
+
+def test_passwords_of_urls_are_not_printed(offline: Path):
+    with pytest.raises(NotAvailable) as refused:
+        interpreter_of(
+            ["secret @ https://user:pass@host/secret-1.whl"], command="envweave hub install secret"
+        )
+    assert "pass" not in str(refused.value)
+    assert "envweave hub install secret" in str(refused.value)
