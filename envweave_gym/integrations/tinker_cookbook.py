@@ -1,6 +1,9 @@
-"""Environments of this package in tinker-cookbook's ``rl.train``: ``Config(dataset_builder=EnvDatasetBuilder(…), …)``.
+"""Environments and games in tinker-cookbook's ``rl.train``: ``Config(dataset_builder=EnvDatasetBuilder(…), …)``.
 
-Every ID whose actions can be read from text is trained on without code of its own. Needs the extra ``cookbook``.
+Every ID of this package whose actions can be read from text is trained on without code of its own. A group is one role
+in several episodes of one seed, since the cookbook compares rewards in a group, and those of different roles cannot be
+compared. The groups of a seed's roles play together, one role of each in every episode; an environment has one role.
+Needs the extra ``cookbook``.
 """
 
 from __future__ import annotations
@@ -9,18 +12,22 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import envweave_gym
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
-from envweave_gym.integrations.chat_episode import ChatEpisode, ChatMessage, ChatRules, ChatTurn, Ending
-from envweave_gym.integrations.own_thread import OwnThread
+from envweave_gym.chat import AsyncChatGame, ChatGame, ChatMessage, ChatRules, ChatTurn, Ending, text_of
+from envweave_gym.core.faults import InvalidArgument, need, shown
 
 _PURPOSE = "envweave_gym.integrations.tinker_cookbook"
 chz = need("chz", "cookbook", _PURPOSE)
+_exceptions = need("tinker_cookbook.exceptions", "cookbook", _PURPOSE)
 _renderers = need("tinker_cookbook.renderers", "cookbook", _PURPOSE)
 _message_env = need("tinker_cookbook.rl.message_env", "cookbook", _PURPOSE)
 _rl_types = need("tinker_cookbook.rl.types", "cookbook", _PURPOSE)
@@ -52,83 +59,217 @@ def renderer_of(renderer_name: str, model_name: str) -> Any:
     )
 
 
-class EnvMessageEnv(_message_env.MessageEnv):
-    """One episode of one environment. A lost episode raises, so the rollout fails and can be repeated.
-
-    ``rollout_error_tolerance=True`` in the cookbook's ``Config`` repeats failed rollouts with new environments.
-    """
-
-    def __init__(self, episode: ChatEpisode, name: str) -> None:
-        self._episode, self._thread = episode, OwnThread(name)
-        self.example_id = name
-        """The name of the task in the cookbook's logs."""
-
-    async def initial_observation(self) -> list[dict[str, Any]]:
-        """Make and reset the environment, and return the prompt."""
-        messages = await asyncio.wrap_future(self._thread.call(self._episode.begin))
-        return cookbook_messages(messages)
-
-    async def step(self, message: Any) -> Any:
-        """Play the reply, and return a ``MessageStepResult`` with the whole history."""
-        text = _renderers.get_text_content(message)
-        turn = await asyncio.wrap_future(self._thread.call(partial(self._episode.reply, text)))
-        return message_step(turn, self._episode.history.messages, text)
-
-    def close(self) -> Any:
-        """Begin to close the environment, after the call that runs; return the future of that."""
-        closed = self._thread.call(self._episode.close)
-        self._thread.end()
-        return closed
+# Episodes
 
 
-@dataclass
-class EnvGroupBuilder(_rl_types.EnvGroupBuilder):
-    """``group_size`` episodes that reset with the same seed, so that their rewards can be compared.
-
-    It can be pickled: environments are made by the first call of an episode, not before.
-    """
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """The settings of all episodes of one seed; it can be pickled."""
 
     env_id: str
     env_kwargs: Mapping[str, Any]
     seed: int
+    roles: tuple[str, ...]
+    meeting: str
+    """A name that is the same for the groups whose roles play together."""
+    rules: ChatRules = field(default_factory=ChatRules)
+    instruction: str = ""
+    patience: float = 600.0
+
+    @property
+    def name(self) -> str:
+        """The name of the task in logs."""
+        return f"{self.env_id} seed={self.seed}"
+
+    def episode(self) -> AsyncChatGame:
+        """Return an episode that has not begun, whose environment is not made yet."""
+        return AsyncChatGame(
+            partial(chat_game, self.env_id, self.env_kwargs, self.rules, self.instruction),
+            self.roles,
+            name=self.name,
+            seed=self.seed,
+            patience=self.patience,
+        )
+
+
+def chat_game(
+    env_id: str, env_kwargs: Mapping[str, Any], rules: ChatRules | None = None, instruction: str = ""
+) -> ChatGame:
+    """Make an environment or a game, and return it as a chat."""
+    return ChatGame(envweave_gym.make(env_id, **env_kwargs), rules, instruction=instruction)
+
+
+_open_episodes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[AsyncChatGame]]] = (
+    WeakKeyDictionary()
+)
+"""Episodes that roles may still join, by event loop and meeting."""
+
+
+def join_episode(spec: EpisodeSpec, role: str) -> AsyncChatGame:
+    """Join an episode of the meeting that still lacks the role, or else a new one."""
+    meetings = _open_episodes.setdefault(asyncio.get_running_loop(), {})
+    episodes = [one for one in meetings.pop(spec.meeting, []) if one.is_open]
+    episode = next((one for one in episodes if role not in one.joined), None)
+    if episode is None:
+        episode = spec.episode()
+        episodes.append(episode)
+    episode.join(role)
+    if still_open := [one for one in episodes if one.is_open]:
+        meetings[spec.meeting] = still_open
+    return episode
+
+
+class RoleMessageEnv(_message_env.MessageEnv):
+    """One role in one episode. A lost episode raises in all its roles, so their rollouts fail and can be repeated.
+
+    ``rollout_error_tolerance=True`` in the cookbook's ``Config`` repeats failed rollouts with new environments.
+    """
+
+    def __init__(self, spec: EpisodeSpec, role: str) -> None:
+        self._spec, self._role = spec, role
+        self._episode: AsyncChatGame | None = None
+        self.ending: Ending | None = None
+        """Why the role's part of the episode is over; ``None`` while it is not."""
+        self.first_turn: ChatTurn | None = None
+        """The result of an episode that was over before the role had a turn."""
+        self.example_id = spec.name if len(spec.roles) == 1 else f"{spec.name} {role}"
+        """The name of the task in the cookbook's logs."""
+
+    async def initial_observation(self) -> list[dict[str, Any]]:
+        """Join an episode, wait for the other roles and for the first turn, and return the prompt."""
+        self._episode = episode = join_episode(self._spec, self._role)
+        turn = await episode.begin(self._role)
+        if turn.ending is not None:
+            self.first_turn, self.ending = turn, turn.ending
+        return cookbook_messages(episode.messages(self._role))
+
+    async def step(self, message: Any) -> Any:
+        """Reply, wait for the next turn or the end, and return what the role has earned until then."""
+        episode = self._joined()
+        text = _renderers.get_text_content(message)
+        turn = await episode.reply(self._role, text)
+        self.ending = turn.ending
+        history, logs = cookbook_messages(episode.messages(self._role)), {"reply": text[:LOGGED_CHARACTERS]}
+        over = turn.ending is not None
+        return _message_env.MessageStepResult(turn.reward, over, history, metrics_of(turn), logs)
+
+    async def give_up(self) -> None:
+        """End the episode for the others, if this role's rollout is over before its part is."""
+        if self.ending is None:
+            self.ending = Ending.PARSE_ERROR
+            await self._joined().give_up(self._role)
+
+    def close(self) -> Future[None] | None:
+        """Leave the episode; return the future of the environment's closing if this was the last role."""
+        episode, self._episode = self._episode, None
+        return None if episode is None else episode.leave(self._role, over=self.ending is not None)
+
+    def _joined(self) -> AsyncChatGame:
+        if self._episode is None:
+            raise RuntimeError(f"{self.example_id}: initial_observation comes first")
+        return self._episode
+
+
+class RoleEnv(_message_env.EnvFromMessageEnv):
+    """A role as an environment of tokens; a reply that is cut off ends the episode for the others, too."""
+
+    async def initial_observation(self) -> Any:
+        """Return the prompt; an episode without a turn for the role is over at once."""
+        first = await super().initial_observation()
+        turn = self.message_env.first_turn
+        if turn is not None:
+            return _rl_types.InitialObservationOverflow(turn.reward, metrics=metrics_of(turn))
+        if isinstance(first, _rl_types.InitialObservationOverflow):
+            await self.message_env.give_up()
+        return first
+
+    async def step(self, action: Any, *, extra: Any = None) -> Any:
+        """Play a reply of tokens."""
+        result = await super().step(action, extra=extra)
+        if result.episode_done:
+            await self.message_env.give_up()
+        return result
+
+
+@dataclass
+class EnvGroupBuilder(_rl_types.EnvGroupBuilder):
+    """One role in ``group_size`` episodes that reset with the same seed, so that their rewards can be compared.
+
+    It can be pickled: environments are made by the first call of an episode, not before.
+    """
+
+    spec: EpisodeSpec
+    role: str
     group_size: int
     renderer: Any
-    rules: ChatRules = field(default_factory=ChatRules)
     max_trajectory_tokens: int | None = None
-    _episodes: list[EnvMessageEnv] = field(default_factory=list[EnvMessageEnv], repr=False, compare=False)
+    _envs: list[RoleMessageEnv] = field(default_factory=list[RoleMessageEnv], repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: all but the open environments."""
-        return {**self.__dict__, "_episodes": []}
+        return {**self.__dict__, "_envs": []}
 
     async def make_envs(self) -> Sequence[Any]:
         """Return the environments of the group, which are not made yet."""
-        make = partial(envweave_gym.make, self.env_id, **self.env_kwargs)
-        name = f"{self.env_id} seed={self.seed}"
-        new = [
-            EnvMessageEnv(ChatEpisode(make, self.seed, rules=self.rules), name)
-            for _ in range(self.group_size)
-        ]
-        self._episodes += new
+        new = [RoleMessageEnv(self.spec, self.role) for _ in range(self.group_size)]
+        self._envs += new
+        price = self.spec.rules.invalid_reward  # a reply that is too long costs what an invalid one does
         return [
-            token_env(
-                _message_env.EnvFromMessageEnv, one, self.renderer, self.rules, self.max_trajectory_tokens
+            RoleEnv(
+                self.renderer,
+                env,
+                failed_parse_reward=price,
+                context_overflow_reward=price,
+                max_trajectory_tokens=self.max_trajectory_tokens,
             )
-            for one in new
+            for env in new
+        ]
+
+    async def compute_group_rewards(self, trajectory_group: list[Any], env_group: Sequence[Any]) -> list[Any]:
+        """Give the mean reward of the others to roles whose part does not count, so that it teaches nothing."""
+        if len(self.spec.roles) == 1:
+            return await super().compute_group_rewards(trajectory_group, env_group)
+        if not any(step.ac.tokens for one in trajectory_group for step in one.transitions):
+            raise _exceptions.AllTrajectoriesFailedError(f"{self.role} had no turn in any game of its group")
+        earned = [sum(step.reward for step in one.transitions) for one in trajectory_group]
+        counts = [env.message_env.ending is not Ending.OTHERS for env in env_group]
+        counted = [reward for reward, good in zip(earned, counts, strict=True) if good]
+        mean = sum(counted) / len(counted) if counted else 0.0
+        return [
+            (0.0, {"uncounted": 0.0}) if good else (mean - reward, {"uncounted": 1.0})
+            for reward, good in zip(earned, counts, strict=True)
         ]
 
     async def cleanup(self) -> None:
-        """Close the environments."""
-        episodes, self._episodes = self._episodes, []
-        await closed([episode.close() for episode in episodes], self.env_id)
+        """Leave the episodes, which are lost for other roles if they are not over, and close the environments."""
+        envs, self._envs = self._envs, []
+        futures = [env.close() for env in envs]
+        await _closed([one for one in futures if one is not None], self.spec.env_id)
 
     def logging_tags(self) -> list[str]:
-        """Return the name under which the metrics of the environment are logged."""
-        return [tag_of(self.env_id)]
+        """Return the names under which metrics are logged: that of the ID, and in a game the role."""
+        tag = self.spec.env_id.rpartition("/")[2]
+        return [tag] if len(self.spec.roles) == 1 else [tag, self.role]
+
+
+async def _closed(futures: Sequence[Any], name: str) -> None:
+    """Wait until environments are closed, and log those that cannot be closed; ``name`` is theirs."""
+    if not futures:
+        return
+    waiting = [asyncio.wrap_future(one) for one in futures]
+    done, hanging = await asyncio.wait(waiting, timeout=CLOSE_S)
+    if hanging:
+        _log.warning("%s: %d environments are still in a call after %g s", name, len(hanging), CLOSE_S)
+    for one in done:
+        if not one.cancelled() and (error := one.exception()):
+            _log.warning("%s: closing an environment failed: %s", name, error)
+
+
+# Data sets
 
 
 class SeedDataset(_rl_types.RLDataset):
-    """Batches of group builders: group ``i`` of all has the seed ``first_seed + i``."""
+    """Batches of group builders: task ``i`` of all has the seed ``first_seed + i``."""
 
     def __init__(
         self,
@@ -137,7 +278,7 @@ class SeedDataset(_rl_types.RLDataset):
         first_seed: int,
         builders: Callable[[int], list[Any]],
     ) -> None:
-        """Take a function that returns the builders of one seed: one, or one for each role of a game."""
+        """Take a function that returns the builders of one seed: one for each role."""
         self._batches, self._groups, self._first = batches, groups_per_batch, first_seed
         self._builders = builders
 
@@ -153,10 +294,13 @@ class SeedDataset(_rl_types.RLDataset):
 
 @chz.chz
 class EnvDatasetBuilder(_rl_types.RLDatasetBuilder):
-    """The tasks of one ID for ``rl.train``: seeds for training, and held-out seeds for evaluation."""
+    """The tasks of one ID for ``rl.train``: seeds for training, and held-out seeds for evaluation.
+
+    Of a game each seed has a group for every role, and one adapter plays all roles.
+    """
 
     env_id: str
-    """An ID as for :func:`envweave_gym.make`."""
+    """An ID as for :func:`envweave_gym.make`: an environment, or a game, AEC or parallel."""
     model_name: str
     """The model whose tokenizer the renderer uses: that of ``Config``."""
     renderer_name: str
@@ -166,30 +310,38 @@ class EnvDatasetBuilder(_rl_types.RLDatasetBuilder):
     """Arguments that are different in held-out episodes, such as ``{"split": "test"}``."""
     batches: int = 50
     groups_per_batch: int = 8
+    """The number of seeds in a batch; a game has as many groups for each of its roles."""
     group_size: int = 8
     test_groups: int = 32
     """The number of held-out episodes, each of another seed; 0 for none."""
     seed: int = 0
     """The seed of the first group."""
     max_turns: int = 16
+    """Limit of replies of each role."""
     invalid_replies: int = 0
     """Replies that name no action after which the model is asked again; one more ends the episode."""
     invalid_reward: float = 0.0
-    """The reward of a reply that ends its episode: it names no action, or is too long."""
+    """The reward of a reply that ends its episode: it names no action, or is too long. Other roles do not count."""
+    instruction: str = ""
+    """Text before the first message; by default the form of an action, if the environment writes no messages."""
+    patience: float = 600.0
+    """Limit in seconds of a wait for the other roles of a game; then the game is lost."""
     max_trajectory_tokens: int | None = None
 
     async def __call__(self) -> tuple[Any, Any]:
         """Return the data sets for training and for evaluation."""
         check_seeds(self.seed, self.batches * self.groups_per_batch)
+        if self.patience <= 0:
+            raise InvalidArgument(f"patience={shown(self.patience)} is no time to wait; give seconds above 0")
+        roles = await asyncio.to_thread(roles_of, self.env_id, dict(self.env_kwargs), self.instruction)
         rules = ChatRules(self.max_turns, self.invalid_replies, self.invalid_reward)
-        shared = {
-            "renderer": renderer_of(self.renderer_name, self.model_name),
-            "rules": rules,
-            "max_trajectory_tokens": self.max_trajectory_tokens,
-        }
+        renderer = renderer_of(self.renderer_name, self.model_name)
+        run = uuid4().hex
 
         def builders(kwargs: dict[str, Any], size: int, seed: int) -> list[Any]:
-            return [EnvGroupBuilder(self.env_id, kwargs, seed, size, **shared)]
+            shared = (rules, self.instruction, self.patience)
+            spec = EpisodeSpec(self.env_id, kwargs, seed, roles, f"{run} {seed}", *shared)
+            return [EnvGroupBuilder(spec, role, size, renderer, self.max_trajectory_tokens) for role in roles]
 
         of_training = partial(builders, dict(self.env_kwargs), self.group_size)
         held_out = partial(builders, {**self.env_kwargs, **self.test_kwargs}, 1)
@@ -199,7 +351,15 @@ class EnvDatasetBuilder(_rl_types.RLDatasetBuilder):
         )
 
 
-# Shared with games
+def roles_of(env_id: str, env_kwargs: dict[str, Any], instruction: str = "") -> tuple[str, ...]:
+    """Return the roles of an ID, from an environment that is made and closed for it.
+
+    Without an instruction, raise ``InvalidArgument`` if no reply can name an action.
+    """
+    with closing(chat_game(env_id, env_kwargs)) as game:
+        if not instruction:
+            game.check()
+        return game.roles
 
 
 def check_seeds(first: int, number: int) -> None:
@@ -210,30 +370,7 @@ def check_seeds(first: int, number: int) -> None:
         )
 
 
-def tag_of(env_id: str) -> str:
-    """Return the short name of an ID for metrics: ``GSM8K-v0`` for ``envweave/GSM8K-v0``."""
-    return env_id.rpartition("/")[2]
-
-
-def token_env(
-    kind: Callable[..., Any], message_env: Any, renderer: Any, rules: ChatRules, limit: int | None
-) -> Any:
-    """Return a message environment as one of tokens; a reply that is too long costs what an invalid one does."""
-    return kind(
-        renderer,
-        message_env,
-        failed_parse_reward=rules.invalid_reward,
-        context_overflow_reward=rules.invalid_reward,
-        max_trajectory_tokens=limit,
-    )
-
-
-def message_step(turn: ChatTurn, history: list[ChatMessage], text: str) -> Any:
-    """Return a turn in the cookbook's form, with the whole history."""
-    logs = {"reply": text[:LOGGED_CHARACTERS]}
-    over = turn.ending is not None
-    new = cookbook_messages(history)
-    return _message_env.MessageStepResult(turn.reward, over, new, metrics_of(turn), logs)
+# Messages and metrics
 
 
 def metrics_of(turn: ChatTurn) -> dict[str, float]:
@@ -250,18 +387,10 @@ def cookbook_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _cookbook_message(message: ChatMessage) -> dict[str, Any]:
-    parts = message.get("content") or ""
-    if not isinstance(parts, str):
-        kinds = {str(part.get("type")) for part in parts} - {"text"}
-        if kinds:
-            raise NotAvailable(
-                f"a message has parts of type {shown(min(kinds))}; the adapter renders only text"
-            )
-        parts = "".join(part["text"] for part in parts)
     rest = {key: message[key] for key in ("tool_call_id", "name") if key in message}
     if calls := message.get("tool_calls"):
         rest["tool_calls"] = [_tool_call(call) for call in calls]
-    return {"role": message["role"], "content": parts, **rest}
+    return {"role": message["role"], "content": text_of(message), **rest}
 
 
 def _tool_call(call: dict[str, Any]) -> Any:
@@ -270,16 +399,3 @@ def _tool_call(call: dict[str, Any]) -> Any:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     function = _renderers.ToolCall.FunctionBody(name=body["name"], arguments=text)
     return _renderers.ToolCall(function=function, id=call.get("id"))
-
-
-async def closed(futures: Sequence[Any], name: str) -> None:
-    """Wait until environments are closed, and log those that cannot be closed; ``name`` is theirs."""
-    if not futures:
-        return
-    waiting = [asyncio.wrap_future(one) for one in futures]
-    done, hanging = await asyncio.wait(waiting, timeout=CLOSE_S)
-    if hanging:
-        _log.warning("%s: %d environments are still in a call after %g s", name, len(hanging), CLOSE_S)
-    for one in done:
-        if not one.cancelled() and (error := one.exception()):
-            _log.warning("%s: closing an environment failed: %s", name, error)

@@ -9,24 +9,22 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatMessage, ChatRules, text_of
+from envweave_gym.chat.instructions import default_instruction
+from envweave_gym.chat.results import fault_from
 from envweave_gym.core.arguments import check_int
-from envweave_gym.core.faults import (
-    FaultCount,
-    FaultStorm,
-    InvalidAction,
-    InvalidArgument,
-    NotAvailable,
-    fault_of,
-    need,
-    shown,
-)
-from envweave_gym.integrations.chat_episode import ChatEpisode, ChatMessage, ChatRules
+from envweave_gym.core.faults import FaultCount, FaultStorm, InvalidAction, InvalidArgument, need
+from envweave_gym.core.protocols import AGENT
 
 INSTRUCTION = "Answer with a call of the tool `act`.\n\n"
+OVER = "The episode is over."
+ACTION_FORM = "The action is {form}."
+"""The sentence before the first observation of an environment that writes no messages."""
 _WITHOUT_LIMIT = 2**31
 """TRL has its own limits: ``max_tool_calling_iterations`` and ``max_completion_length``."""
 _PURPOSE = "envweave_gym.integrations.trl"
@@ -38,11 +36,10 @@ class ToolEnvironment:
     TRL offers every public method but ``reset`` and ``get_reward`` as a tool, so further ones begin with ``_``.
     """
 
-    def __init__(self, make: Callable[[], Any], faults: FaultCount, no_action_reward: float) -> None:
+    def __init__(self, make: Callable[[], ChatGame], faults: FaultCount, no_action_reward: float) -> None:
         """Take a function that makes the environment, and the count of faults in all episodes."""
         self._make, self._faults, self._no_action_reward = make, faults, no_action_reward
-        self._env: Any = None
-        self._episode: ChatEpisode | None = None
+        self._game: ChatGame | None = None
         self._reward: float | None = None
         self._over, self._lost = True, False
         self._storm: FaultStorm | None = None
@@ -50,10 +47,11 @@ class ToolEnvironment:
     def reset(self, seed: int | None = None, **row: Any) -> str:
         """Begin the episode of ``seed``, and return its prompt; TRL appends that to the last message of the row."""
         self._reward, self._over, self._lost = None, False, False
-        rules = ChatRules(_WITHOUT_LIMIT, _WITHOUT_LIMIT)
-        self._episode = episode = ChatEpisode(self._environment, seed, rules=rules)
         try:
-            return _text(episode.begin())
+            if self._game is None:
+                self._game = self._make()
+            self._game.reset(seed)
+            return _text(self._game.messages(AGENT))
         except InvalidArgument:
             raise
         except Exception as error:  # noqa: BLE001 - whatever fails, this episode is lost and not the whole training
@@ -69,23 +67,24 @@ class ToolEnvironment:
         Returns:
             What happens, or that the episode is over.
         """
-        episode = self._episode
-        if episode is None or self._over:
-            return "The episode is over."
-        seen = len(episode.history.messages) + 1
+        game = self._game
+        if game is None or self._over:
+            return OVER
+        seen = len(game.messages(AGENT)) + 1
         try:
-            turn = episode.reply(str(action))
+            game.reply(AGENT, str(action))
+            turn, new = game.take_turn(AGENT), _text(game.messages(AGENT)[seen:])
         except Exception as error:  # noqa: BLE001 - TRL would show it to the model, and score the episode
             self._lose(error)
-            return "The episode is over."
-        new = _text(episode.history.messages[seen:])
-        if turn.metrics["invalid_reply"]:
+            return OVER
+        if turn.refused:
             raise InvalidAction(new)
         self._reward = (self._reward or 0.0) + turn.reward
         self._over = turn.ending is not None
-        if self._over:
-            self._faults.clear()
-        return new or ("The episode is over." if self._over else "Done.")
+        if not self._over:
+            return new or "Done."
+        self._faults.clear()
+        return f"{new}\n\n{OVER}" if new else OVER
 
     def get_reward(self) -> float | None:
         """Return the sum of the rewards; ``None``, which TRL leaves out of the group, if the episode was lost."""
@@ -95,20 +94,14 @@ class ToolEnvironment:
             return None
         return self._no_action_reward if self._reward is None else self._reward
 
-    def _environment(self) -> Any:
-        """Return the environment, which is made once and reset for each episode."""
-        if self._env is None:
-            self._env = self._make()
-        return self._env
-
     def _lose(self, error: Exception) -> None:
         """Give this episode up, and its environment, which may be broken."""
         self._lost = self._over = True
-        episode, self._episode, self._env = self._episode, None, None
-        if episode is not None:
-            threading.Thread(target=_close, args=[episode], daemon=True).start()
+        game, self._game = self._game, None
+        if game is not None:
+            threading.Thread(target=_close, args=[game], daemon=True).start()
         try:
-            self._faults.add(fault_of(error))
+            self._faults.add(fault_from(error))
         except (
             FaultStorm
         ) as storm:  # TRL would show an exception of act to the model; it lets those of get_reward out
@@ -123,16 +116,21 @@ def environment_factory(
     ``no_action_reward`` is the reward of a completion without a call that names an action. ``tool``
     replaces the sentence that describes the tool to the model. ``kwargs`` are those of :func:`envweave_gym.make`.
     """
-    probe = envweave_gym.make(env_id, **kwargs)
-    several = hasattr(probe, "possible_agents")
-    probe.close()
-    if several:
-        raise InvalidArgument(
-            f"{env_id} is a game of several agents; TRL trains one agent, in IDs of Gymnasium"
-        )
+    with closing(_chat_game(env_id, kwargs)) as probe:
+        if not probe.is_single:
+            raise InvalidArgument(
+                f"{env_id} is a game of several agents; TRL trains one agent, in IDs of Gymnasium"
+            )
+        probe.check()
     kind = _class_of(env_id, tool)
-    make, faults = partial(envweave_gym.make, env_id, **kwargs), FaultCount(env_id)
+    make, faults = partial(_chat_game, env_id, kwargs), FaultCount(env_id)
     return lambda: kind(make, faults, no_action_reward)
+
+
+def _chat_game(env_id: str, kwargs: dict[str, Any]) -> ChatGame:
+    rules = ChatRules(_WITHOUT_LIMIT, _WITHOUT_LIMIT)
+    explain = partial(default_instruction, sentence=ACTION_FORM)
+    return ChatGame(envweave_gym.make(env_id, **kwargs), rules, explain=explain)
 
 
 def seed_dataset(size: int, *, first_seed: int = 0, instruction: str = INSTRUCTION) -> Any:
@@ -165,20 +163,10 @@ def _class_of(env_id: str, tool: str | None) -> type[ToolEnvironment]:
 
 def _text(messages: Sequence[ChatMessage]) -> str:
     """Return the contents of messages as one text."""
-    texts: list[str] = []
-    for message in messages:
-        parts = message.get("content") or ""
-        if not isinstance(parts, str):
-            if kinds := {str(part.get("type")) for part in parts} - {"text"}:
-                raise NotAvailable(
-                    f"a message has parts of type {shown(min(kinds))}; this adapter takes only text"
-                )
-            parts = "".join(part["text"] for part in parts)
-        texts.append(parts)
-    return "\n\n".join(texts)
+    return "\n\n".join(map(text_of, messages))
 
 
-def _close(episode: ChatEpisode) -> None:
+def _close(game: ChatGame) -> None:
     """Close the environment of a lost episode, in a thread of its own, as it may hang."""
     with contextlib.suppress(Exception):  # the fault is recorded, and another one would add nothing
-        episode.close()
+        game.close()

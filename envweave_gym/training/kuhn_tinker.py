@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
 import envweave_gym
+from envweave_gym.chat import ChatGame
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, game_value, nash_conv
 from envweave_gym.training.options import option, parse_options, run_demo
 from envweave_gym.training.run_metrics import writing
@@ -250,12 +252,11 @@ class Situation:
 
 def situations(prompts: Prompts) -> Iterator[Situation]:
     """Play every history with every card, and return what the player to move has read."""
-    env = envweave_gym.make(ID, api="parallel")
-    for name in INFORMATION_SETS:
-        player = len(name[1:]) % 2
-        seed = next(seed for cards, seed in seeds_of_deals().items() if cards[player] == name[0])
-        yield _situation(env, prompts, name, seed)
-    env.close()
+    with closing(ChatGame(envweave_gym.make(ID))) as game:
+        for name in INFORMATION_SETS:
+            player = len(name[1:]) % 2
+            seed = next(seed for cards, seed in seeds_of_deals().items() if cards[player] == name[0])
+            yield _situation(game, prompts, name, seed)
 
 
 @cache
@@ -275,23 +276,20 @@ def _card(infos: dict[str, Any], agent: str) -> str:
     return next(letter for letter, name in CARD_NAMES.items() if text.endswith(f"is the {name}."))
 
 
-def _situation(env: Any, prompts: Prompts, name: str, seed: int) -> Situation:
+def _situation(game: ChatGame, prompts: Prompts, name: str, seed: int) -> Situation:
     """Play the moves of an information set's history, and return what the player to move has read."""
-    talks = [Conversation(prompts) for _ in env.possible_agents]
-    _, infos = env.reset(seed=seed)
+    game.reset(seed)
+    talks = {role: Conversation(prompts, game.history(role)) for role in game.roles}
     history, so_far = name[1:], ""
     while True:
-        for agent, talk in zip(env.possible_agents, talks, strict=True):
-            talk.read(envweave_gym.messages_of(infos, agent))
-        player = len(so_far) % 2
-        agent, prompt = env.possible_agents[player], talks[player].prompt()
+        [player] = game.to_reply()
+        prompt = talks[player].prompt()
         words = WORDS["b" in so_far]
         if so_far == history:
-            return Situation(name, agent, prompt, words)
-        action = "pb".index(history[len(so_far)])
-        reply = [*prompts.encode(words[action]), *prompts.end]
-        talks[player].answer(reply, [0.0] * len(reply))
-        *_, infos = env.step({agent: action})
+            return Situation(name, player, prompt, words)
+        word = words["pb".index(history[len(so_far)])]
+        reply = [*prompts.encode(word), *prompts.end]
+        game.reply(player, talks[player].answer(reply, [0.0] * len(reply)))
         so_far += history[len(so_far)]
 
 

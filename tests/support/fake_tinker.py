@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.training.tinker.episodes import Limits, Policies, Task
+from envweave_gym.training.tinker.episodes import Policies, Task
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.sampling import Sampler, SharedRequest
 
@@ -99,9 +99,9 @@ def sampler(client: FakeClient, **settings: Any) -> Sampler:
     return Sampler(client, lambda future: future.result(), **{"max_tokens": 64, "stop": [END], **settings})
 
 
-def policies(client: FakeClient, **limits: Any) -> Policies:
+def policies(client: FakeClient, max_prompt_tokens: int = 0) -> Policies:
     one = sampler(client)
-    return Policies(Prompts(Characters()), lambda agent: one, Limits(**limits))
+    return Policies(Prompts(Characters()), lambda agent: one, max_prompt_tokens)
 
 
 def group(size: int, *, seed: int = 7, index: int = 0) -> list[Task]:

@@ -22,15 +22,14 @@ from tinker_cookbook.tokenizer_utils import register_tokenizer
 from tool_models import small_tokenizer
 
 import envweave_gym
+from envweave_gym.chat import EpisodeLost
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.integrations.chat_episode import EpisodeLost
 from envweave_gym.integrations.tinker_cookbook import (
     HELD_OUT,
     EnvDatasetBuilder,
     cookbook_messages,
     renderer_of,
 )
-from envweave_gym.integrations.tinker_cookbook_games import GameDatasetBuilder
 
 pytestmark = [
     pytest.mark.trainers,
@@ -64,9 +63,9 @@ class Script(TokenCompleter):
         return TokensWithLogprobs(tokens, [-1.0] * len(tokens), reason)
 
 
-def built(kind: Any = EnvDatasetBuilder, **options: Any) -> Any:
+def built(**options: Any) -> Any:
     """The data sets of training and evaluation."""
-    return asyncio.run(kind(model_name=MODEL, renderer_name=RENDERER, **options)())
+    return asyncio.run(EnvDatasetBuilder(model_name=MODEL, renderer_name=RENDERER, **options)())
 
 
 def rollouts(builders: Sequence[Any], model: Script, strategy: Any = None) -> list[Any]:
@@ -95,11 +94,11 @@ def test_a_group_plays_one_seed_and_the_right_reply_earns_the_reward(tokenizer: 
 
 def test_held_out_seeds_are_no_seeds_of_training_and_may_have_other_arguments() -> None:
     training, held_out = letters(test_groups=5, test_kwargs={"render_mode": "ansi"}, seed=7)
-    seeds = [builder.seed for batch in range(2) for builder in training.get_batch(batch)]
+    seeds = [builder.spec.seed for batch in range(2) for builder in training.get_batch(batch)]
     assert seeds == [*range(7, 13)]
     [*tests] = held_out.get_batch(0)
-    assert [(one.seed, one.group_size) for one in tests] == [(HELD_OUT + i, 1) for i in range(5)]
-    assert tests[0].env_kwargs == {"render_mode": "ansi"}
+    assert [(one.spec.seed, one.group_size) for one in tests] == [(HELD_OUT + i, 1) for i in range(5)]
+    assert tests[0].spec.env_kwargs == {"render_mode": "ansi"}
     assert letters(test_groups=0)[1] is None
 
 
@@ -160,12 +159,12 @@ class Failing(gym.Env[Any, Any]):
 
 @pytest.mark.parametrize("on_fault", ["raise", "truncate"])
 def test_a_lost_episode_is_played_again_and_never_earns_0(tokenizer: Any, on_fault: str) -> None:
-    Failing.made = Failing.closed = 0
     envweave_gym.register("local://failing-chat", factory=Failing)
     kwargs = {"on_fault": on_fault, "reset_deadline": 0.0}
     training, _ = built(
         env_id="local://failing-chat", env_kwargs=kwargs, batches=1, groups_per_batch=1, group_size=4
     )
+    Failing.made = Failing.closed = 0  # one was made to see what it is
     model = Script(tokenizer, lambda _: f"A{END}")
     [group] = rollouts(training.get_batch(0), model, RetryOnFailure())
     assert group.get_total_rewards() == [1.0] * 4
@@ -216,11 +215,10 @@ def test_messages_with_tool_calls_and_parts_of_text_are_rendered_and_images_refu
 def kuhn(size: int = 3, **options: Any) -> list[Any]:
     kwargs = {"api": options.pop("api", "parallel")}
     training, _ = built(
-        GameDatasetBuilder,
         env_id="envweave/KuhnPoker-v0",
         env_kwargs=kwargs,
         batches=1,
-        seeds_per_batch=2,
+        groups_per_batch=2,
         group_size=size,
         **options,
     )
@@ -283,7 +281,7 @@ def test_a_group_without_any_turn_is_dropped(tokenizer: Any) -> None:
 def test_a_role_whose_partner_does_not_come_fails_in_time_and_says_why(tokenizer: Any) -> None:
     [alone, *_] = kuhn(patience=0.05)
     with pytest.raises(
-        EpisodeLost, match=r"player_0 has waited 0\.05 s for player_1; the groups of all roles"
+        EpisodeLost, match=r"player_0 has waited 0\.05 s for player_1; all roles must be played at once"
     ):
         rollouts([alone], Script(tokenizer, boldly))
 
@@ -317,9 +315,7 @@ def test_a_lost_game_is_played_again_by_all_roles(tokenizer: Any, monkeypatch: p
         return game
 
     envweave_gym.register("local://flaky-table", factory=table)
-    training, _ = built(
-        GameDatasetBuilder, env_id="local://flaky-table", batches=1, seeds_per_batch=1, group_size=2
-    )
+    training, _ = built(env_id="local://flaky-table", batches=1, groups_per_batch=1, group_size=2)
     groups = rollouts(training.get_batch(0), Script(tokenizer, boldly), RetryOnFailure())
     assert [len(group.rollout_errors) for group in groups] == [1, 1]
     assert [len(group.trajectories_G) for group in groups] == [2, 2]
@@ -330,6 +326,47 @@ def _fall(game: Any, actions: Any) -> Any:
     raise RuntimeError("the table fell over")
 
 
-def test_an_id_of_one_agent_is_no_game() -> None:
-    with pytest.raises(InvalidArgument, match="use EnvDatasetBuilder"):
-        built(GameDatasetBuilder, env_id="envweave/Echo-v0")
+class Strange(gym.Env[Any, Any]):
+    """Its only step says that it is terminated, though not with a bool."""
+
+    observation_space, action_space = envweave_gym.Unicode(32), envweave_gym.Unicode(32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return "go", {}
+
+    def step(self, action: str) -> Any:
+        return "done", 1.0, "yes", False, {}
+
+
+def test_what_is_no_result_of_a_step_is_no_reward(tokenizer: Any) -> None:
+    envweave_gym.register("local://strange-chat", factory=Strange)
+    training, _ = built(env_id="local://strange-chat", batches=1, groups_per_batch=1, group_size=2)
+    with pytest.raises(EpisodeLost, match="terminated='yes', which is no bool"):
+        rollouts(training.get_batch(0), Script(tokenizer, lambda _: f"A{END}"), FailFast())
+
+
+def test_observations_come_after_the_form_of_an_action_or_a_given_instruction(tokenizer: Any) -> None:
+    for given, shown in (("", "Answer with one whole number from 0 to 1"), ("Push.", "Push.")):
+        training, _ = built(
+            env_id="CartPole-v1", batches=1, groups_per_batch=1, group_size=1, max_turns=1, instruction=given
+        )
+        model = Script(tokenizer, lambda _: f"1{END}")
+        rollouts(training.get_batch(0), model)
+        assert shown in model.prompts[0]
+
+
+def test_an_action_space_that_no_reply_can_name_is_refused_at_the_start() -> None:
+    class Objects(gym.Space[Any]):
+        def sample(self, mask: Any = None, probability: Any = None) -> Any:
+            return object()
+
+        def contains(self, x: Any) -> bool:
+            return type(x) is object
+
+    class Mute(Strange):
+        action_space = Objects()
+
+    envweave_gym.register("local://mute-chat", factory=Mute)
+    with pytest.raises(InvalidArgument, match="no reply can name an action"):
+        built(env_id="local://mute-chat")

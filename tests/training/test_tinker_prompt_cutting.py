@@ -7,16 +7,17 @@ from absent import needs_module
 from fake_tinker import Characters, FakeClient, group, policies
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatMessage
 from envweave_gym.training.tinker.episodes import Stopwatch, play
 from envweave_gym.training.tinker.prompt_cutting import GAP, cut_to
-from envweave_gym.training.tinker.prompts import Message, Prompts
+from envweave_gym.training.tinker.prompts import Prompts
 
 needs_module("jinja2")
 BRIEF = {"role": "system", "content": "Answer with a letter."}
 LONG = {"role": "user", "content": f"Issue: {'a' * 300}{'z' * 300} A. one B. two"}
 
 
-def size(prompts: Prompts, messages: list[Message]) -> int:
+def size(prompts: Prompts, messages: list[ChatMessage]) -> int:
     return len(prompts.encode(prompts.render(messages)))
 
 
@@ -73,7 +74,8 @@ def test_only_the_first_prompt_of_an_episode_is_cut() -> None:
     env = envweave_gym.make(
         "envweave/GSM8K-v0", dataset="synthetic", hint_turns=1, system_prompt=f"Begin.{'x' * 2000}End."
     )
-    messages = play(env, group(1)[0], policies(client, max_prompt_tokens=900), Stopwatch())["agent"].messages
+    chosen = policies(client, max_prompt_tokens=900)
+    messages = play(ChatGame(env), group(1)[0], chosen, Stopwatch())["agent"].messages
     system, problem, _, hint, _ = (message["content"] for message in messages)
     assert system.startswith("Begin.")
     assert GAP in system

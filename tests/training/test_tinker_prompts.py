@@ -4,6 +4,7 @@ import pytest
 from absent import needs_module
 from fake_tinker import END, Characters
 
+from envweave_gym.chat import ChatHistory
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.training.tinker.prompts import Conversation, Prompts
 
@@ -15,17 +16,23 @@ def user(text: str) -> dict[str, str]:
 
 
 def spoken(conversation: Conversation, reply: list[int]) -> str:
-    return conversation.answer(reply, [-1.0] * len(reply))
+    text = conversation.answer(reply, [-1.0] * len(reply))
+    conversation.history.answer(text)
+    return text
+
+
+def talking(prompts: Prompts) -> Conversation:
+    return Conversation(prompts, ChatHistory())
 
 
 def test_a_conversation_of_two_turns_is_one_row_whose_replies_are_the_sampled_tokens():
     tokenizer = Characters()
-    talk = Conversation(Prompts(tokenizer))
-    talk.read([user("one?")], anew=True)
+    talk = talking(Prompts(tokenizer))
+    talk.history.append([user("one?")], anew=True)
     first = talk.prompt()
     sampled = [*map(ord, "eins"), END]
     assert spoken(talk, sampled) == "eins"
-    talk.read([user("two?")])
+    talk.history.append([user("two?")])
     second = talk.prompt()
     assert second[: len(first) + 5] == [*first, *sampled]
     expected = tokenizer.apply_chat_template(
@@ -40,22 +47,22 @@ def test_a_conversation_of_two_turns_is_one_row_whose_replies_are_the_sampled_to
 
 
 def test_a_reply_that_was_cut_off_is_closed_by_the_template_in_the_same_row():
-    talk = Conversation(Prompts(Characters()))
-    talk.read([user("one?")])
+    talk = talking(Prompts(Characters()))
+    talk.history.append([user("one?")])
     first = talk.prompt()
     spoken(talk, [*map(ord, "ei")])
-    talk.read([user("two?")])
+    talk.history.append([user("two?")])
     assert talk.prompt()[len(first) :][:3] == [ord("e"), ord("i"), END]
     assert len(talk.rows) == 1
 
 
 def test_a_template_that_drops_thoughts_begins_a_row_for_each_turn():
     tokenizer = Characters(strips_thoughts=True)
-    talk = Conversation(Prompts(tokenizer))
-    talk.read([user("one?")])
+    talk = talking(Prompts(tokenizer))
+    talk.history.append([user("one?")])
     talk.prompt()
     spoken(talk, [*map(ord, "<think>hm</think>1"), END])
-    talk.read([user("two?")])
+    talk.history.append([user("two?")])
     second = talk.prompt()
     spoken(talk, [ord("2"), END])
     assert [len(row.spans) for row in talk.rows] == [1, 1]
@@ -64,13 +71,13 @@ def test_a_template_that_drops_thoughts_begins_a_row_for_each_turn():
 
 
 def test_a_history_that_begins_anew_is_another_row():
-    talk = Conversation(Prompts(Characters()))
-    talk.read([user("long story")])
+    talk = talking(Prompts(Characters()))
+    talk.history.append([user("long story")])
     talk.prompt()
     spoken(talk, [ord("a"), END])
-    talk.read([user("summary")], anew=True)
+    talk.history.append([user("summary")], anew=True)
     talk.prompt()
-    assert [message["content"] for message in talk.messages] == ["summary"]
+    assert [message["content"] for message in talk.history.messages] == ["summary"]
     assert len(talk.rows) == 2
 
 
@@ -78,12 +85,12 @@ def test_plain_prompts_join_the_contents_and_a_stop_text_ends_a_line():
     tokenizer = Characters()
     prompts = Prompts(tokenizer, "plain", "\n")
     assert prompts.stop_tokens == sorted([ord("\n"), END])
-    talk = Conversation(prompts)
-    talk.read([user("Q: 1+1=\nA:")])
+    talk = talking(prompts)
+    talk.history.append([user("Q: 1+1=\nA:")])
     first = talk.prompt()
     assert tokenizer.decode(first, False) == "Q: 1+1=\nA:"
     assert spoken(talk, [*map(ord, " 2\n")]) == " 2"
-    talk.read([user("Q: 2+2=\nA:")])
+    talk.history.append([user("Q: 2+2=\nA:")])
     assert tokenizer.decode(talk.prompt(), False) == "Q: 1+1=\nA: 2\nQ: 2+2=\nA:"
     assert len(talk.rows) == 1
 

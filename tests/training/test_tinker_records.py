@@ -10,11 +10,12 @@ import pytest
 from fake_tinker import Characters
 
 from envweave_gym.core.faults import Fault, FaultKind, InvalidArgument
+from envweave_gym.core.protocols import AGENT
 from envweave_gym.training import kuhn_tinker
 from envweave_gym.training.options import parse_options
 from envweave_gym.training.run_metrics import RunMetrics
 from envweave_gym.training.tinker.datums import TokenRow
-from envweave_gym.training.tinker.episodes import AGENT, Episode, Task, Trajectory
+from envweave_gym.training.tinker.episodes import Episode, Task, Trajectory
 from envweave_gym.training.tinker.grpo import training_rows
 from envweave_gym.training.tinker.run_state import RunState, settings_of
 from envweave_gym.training.tinker.sampling import SharedRequest, seed_of

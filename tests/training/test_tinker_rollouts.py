@@ -13,8 +13,10 @@ from absent import needs_module
 from fake_tinker import FakeClient, group, policies
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatRules
 from envweave_gym.core.faults import Fault, FaultStorm, InvalidArgument
-from envweave_gym.training.tinker.episodes import AGENT, Episode, play
+from envweave_gym.core.protocols import AGENT
+from envweave_gym.training.tinker.episodes import Episode
 from envweave_gym.training.tinker.rollouts import Played, Player, Rollouts, _Job
 from envweave_gym.training.tinker.sampling import Sampler, SharedRequest
 
@@ -48,10 +50,11 @@ class Sums(gym.Env[str, int]):
         return observation, reward, self.turn == 2, False, info
 
 
-def rollouts(make: Any = Sums, **settings: Any) -> Rollouts:
+def rollouts(make: Any = Sums, rules: ChatRules | None = None, **settings: Any) -> Rollouts:
     envweave_gym.register("local://sums", factory=make)
     return Rollouts(
-        lambda: envweave_gym.make("local://sums"), play, **{"num_envs": 3, "deadline_s": 30.0, **settings}
+        lambda: ChatGame(envweave_gym.make("local://sums"), rules),
+        **{"num_envs": 3, "deadline_s": 30.0, **settings},
     )
 
 
@@ -77,7 +80,8 @@ def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_its_ow
     assert len(set(seeds)) == len(seeds)
     trajectory = played.episodes[0].trajectories[AGENT]
     assert [len(row.spans) for row in trajectory.rows] == [2]
-    assert [message["role"] for message in trajectory.messages] == ["user", "assistant"] * 2 + ["user"]
+    roles = ["system", *["user", "assistant"] * 2, "user"]
+    assert [message["role"] for message in trajectory.messages] == roles
 
 
 @pytest.mark.usefixtures("registries")
@@ -99,9 +103,10 @@ def test_replies_without_an_action_are_asked_for_again_up_to_a_limit_and_then_en
     client = FakeClient(
         lambda prompt, seed, index: "well" if prompt.count("well") < 4 else last_digit(prompt, 0, 0)
     )
-    with rollouts(num_envs=1) as pool:
-        (patient,) = pool.play(group(1), policies(client, invalid_replies=9)).episodes
-        (strict,) = pool.play(group(1), policies(client, invalid_replies=1, invalid_reward=-1.0)).episodes
+    with rollouts(rules=ChatRules(invalid_replies=9), num_envs=1) as pool:
+        (patient,) = pool.play(group(1), policies(client)).episodes
+    with rollouts(rules=ChatRules(invalid_replies=1, invalid_reward=-1.0), num_envs=1) as pool:
+        (strict,) = pool.play(group(1), policies(client)).episodes
     assert patient.trajectories[AGENT].invalid >= 2
     assert patient.trajectories[AGENT].reward == 2.0
     assert strict.trajectories[AGENT].invalid == 2
@@ -238,28 +243,28 @@ def test_a_reward_that_is_no_finite_number_is_a_fault(reward: float):
         def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
             return "", reward, True, False, {}
 
-    with Rollouts(Spoilt, play, num_envs=1, attempts=1) as pool:
+    with Rollouts(lambda: ChatGame(Spoilt()), num_envs=1, attempts=1) as pool:
         (episode,) = pool.play(group(1), policies(FakeClient(lambda *args: "7"))).episodes
     assert episode.fault is not None
     assert episode.fault.message == f"the environment gave the reward {reward}"
 
 
 def test_an_environment_that_exits_when_it_is_closed_holds_up_nothing():
-    class Leaves:
+    class Leaves(Sums):
+        def reset(self, **settings: Any) -> Any:
+            raise OSError("disk full")
+
         def close(self) -> None:
             raise SystemExit
 
-    def crash(*args: Any) -> Any:
-        raise OSError("disk full")
-
-    with Rollouts(Leaves, crash, num_envs=1, attempts=1) as pool:
+    with Rollouts(lambda: ChatGame(Leaves()), num_envs=1, attempts=1) as pool:
         played = finished(lambda: pool.play(group(2), policies(FakeClient(last_digit))))
     assert played.messages == ["OSError: disk full"]
 
 
 def test_a_job_taken_while_its_player_is_abandoned_goes_to_another_player():
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    player = Player(gym.Env, lambda *args: {}, jobs, queue.SimpleQueue())
+    player = Player(lambda: ChatGame(Sums()), jobs, queue.SimpleQueue())
     assert player.abandon()  # while it waits for a job
     job = object()
     jobs.put(job)
@@ -271,7 +276,7 @@ def test_a_job_taken_while_its_player_is_abandoned_goes_to_another_player():
 def test_a_player_that_has_ended_its_late_episode_is_not_abandoned():
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    player = Player(gym.Env, lambda *args: {}, jobs, outcomes)
+    player = Player(lambda: ChatGame(Sums()), jobs, outcomes)
     (late, task) = group(2)
     jobs.put(_Job(0, late, policies(FakeClient(last_digit))))
     ended = outcomes.get(timeout=30)

@@ -13,6 +13,7 @@ from fake_tinker import Characters, FakeClient, group, policies
 from gymnasium.spaces import Discrete
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatRules
 from envweave_gym.core.faults import InvalidAction
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS
 from envweave_gym.training.kuhn_tinker import (
@@ -28,7 +29,6 @@ from envweave_gym.training.tinker.datums import TokenRow
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
 from envweave_gym.training.tinker.sampling import PromptRequests
-from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
 
 needs_module("tinker", "tinker")
 needs_module("jinja2")
@@ -45,11 +45,11 @@ def bold(prompt: str, seed: int, index: int) -> str:
 
 
 def play(client: FakeClient, size: int = 2, api: str = "parallel", **limits: Any) -> Played:
-    def make() -> Any:
-        return as_parallel(envweave_gym.make("envweave/KuhnPoker-v0", api=api))
+    def make() -> ChatGame:
+        return ChatGame(envweave_gym.make("envweave/KuhnPoker-v0", api=api), ChatRules(**limits))
 
-    with Rollouts(make, play_game, num_envs=2) as pool:
-        return pool.play(group(size), policies(client, **limits))
+    with Rollouts(make, num_envs=2) as pool:
+        return pool.play(group(size), policies(client))
 
 
 @pytest.mark.parametrize("api", ["parallel", "aec"])
@@ -107,7 +107,8 @@ class Columns(pettingzoo.ParallelEnv[str, Any, Any]):
     def action_space(self, agent: str) -> Any:
         return Discrete(2)
 
-    observation_space = action_space
+    def observation_space(self, agent: str) -> Any:
+        return envweave_gym.Unicode(16)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents, self.alone = list(self.possible_agents), True
@@ -132,8 +133,8 @@ class Columns(pettingzoo.ParallelEnv[str, Any, Any]):
 def columns(*replies: str, **limits: Any) -> Any:
     """Return the trajectories of a game with these replies."""
     queue = iter(replies)
-    with Rollouts(Columns, play_game, num_envs=1, attempts=1) as pool:
-        played = pool.play(group(1), policies(FakeClient(lambda *args: next(queue)), **limits))
+    with Rollouts(lambda: ChatGame(Columns(), ChatRules(**limits)), num_envs=1, attempts=1) as pool:
+        played = pool.play(group(1), policies(FakeClient(lambda *args: next(queue))))
     assert played.faults == 0
     return played.episodes[0].trajectories
 
@@ -150,14 +151,10 @@ def test_after_a_forbidden_move_its_player_is_asked_again():
     assert "that column is full" in [message["content"] for message in parts["left"].messages]
 
 
-def test_a_round_of_several_moves_that_is_refused_is_an_invalid_reply_of_all_who_moved():
+def test_a_round_of_several_moves_that_is_refused_counts_for_nobody():
     parts = columns("1", "1", "0", invalid_reward=-1.0)
-    assert [(part.reward, part.invalid, part.counts) for part in parts.values()] == [(0.0, 1, True)] * 2
-
-
-def test_games_are_distinguished_from_single_environments():
-    assert is_game(envweave_gym.make("envweave/KuhnPoker-v0"))
-    assert not is_game(envweave_gym.make("envweave/Counter-v0"))
+    assert [(part.reward, part.invalid, part.counts) for part in parts.values()] == [(1.0, 0, False)] * 2
+    assert [part.actions for part in parts.values()] == [1, 0]
 
 
 def test_the_situations_of_kuhn_poker_are_what_a_player_reads_in_a_hand():
@@ -180,10 +177,7 @@ def test_equal_prompts_of_a_group_share_requests_where_a_game_says_so():
         dataclasses.replace(task, later=later) for later in [PromptRequests(4, "key")] for task in group(4)
     ]
 
-    def make() -> Any:
-        return as_parallel(envweave_gym.make("envweave/KuhnPoker-v0"))
-
-    with Rollouts(make, play_game, num_envs=3) as pool:
+    with Rollouts(lambda: ChatGame(envweave_gym.make("envweave/KuhnPoker-v0")), num_envs=3) as pool:
         played = pool.play(tasks, policies(client))
     assert all(one.fault is None for one in played.episodes)
     assert [request.count for request in client.requests] == [4, 4]

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatRules
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.training.run_metrics import NotWritten, RunMetrics, summary
 from envweave_gym.training.tinker.connection import Connection, ServerLost, in_time
@@ -24,8 +25,7 @@ from envweave_gym.training.tinker.datums import (
     mean_reply_logprob,
     with_entropy_bonus,
 )
-from envweave_gym.training.tinker.episodes import AGENT, Episode, Limits, Policies, Task, play
-from envweave_gym.training.tinker.instructions import default_instruction
+from envweave_gym.training.tinker.episodes import Episode, Policies, Task
 from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.notices import Notices
@@ -33,7 +33,6 @@ from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
 from envweave_gym.training.tinker.run_state import FILE, RunState, settings_of
 from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest, seed_of
-from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
 from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps, problems
@@ -122,8 +121,7 @@ class Trainer:
             self.connection = Connection(options.base_url, local=self._local_server(opening))
             opening.callback(self._close_connection)
             self.model = self.connection.choose_model(options.model, DEFAULT_MODEL)
-            self._agents = [AGENT]
-            self._default_instructions: dict[str, str] = {}
+            self._agents: list[str] = []
             self._training = self._rollouts(opening, {**(arguments or {})})
             self._held_out = (
                 self._rollouts(opening, {**(arguments or {}), **held_out}) if held_out else self._training
@@ -153,27 +151,27 @@ class Trainer:
         """Return a pool of environments, of which the first is made now, to see what it is."""
         options = self.options
 
-        def make() -> Any:
+        rules = ChatRules(options.max_turns, options.invalid_replies, options.invalid_reward)
+
+        def make() -> ChatGame:
             env = envweave_gym.make(self._env_id, **{**options.backend_arguments, **arguments})
-            return as_parallel(env) if is_game(env) else env
+            return ChatGame(env, rules, instruction=options.instruction)
 
         first = make()
         unused = [first]
-        opening.callback(lambda: [env.close() for env in unused])
+        opening.callback(lambda: [game.close() for game in unused])
 
-        def take() -> Any:
+        def take() -> ChatGame:
             try:
                 return unused.pop()
             except IndexError:
                 return make()
 
-        game = is_game(first)
-        self._agents = list(first.possible_agents) if game else [AGENT]
+        self._agents = list(first.roles)
         if not options.instruction:
-            self._default_instructions = {agent: default_instruction(first, agent) for agent in self._agents}
+            first.check()
         pool = Rollouts(
             take,
-            play_game if game else play,
             num_envs=options.num_envs,
             attempts=options.attempts,
             deadline_s=options.episode_timeout,
@@ -358,15 +356,10 @@ class Trainer:
         options, stop = self.options, self.prompts.stop_tokens
         temperature = options.temperature if temperature is None else temperature
         samplers = {name: one.sampler(stop, temperature) for name, one in self.learners.items()}
-        limits = Limits(
-            options.max_turns, self._prompt_limit(), options.invalid_replies, options.invalid_reward
-        )
         return Policies(
             self.prompts,
             lambda agent: samplers[agent if agent in samplers else "all"],
-            limits,
-            options.instruction,
-            self._default_instructions,
+            self._prompt_limit(),
         )
 
     def training_rows(self, episodes: Sequence[Episode], update: int) -> dict[str, list[TrainingRow]]:

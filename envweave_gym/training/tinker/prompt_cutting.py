@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envweave_gym.training.tinker.prompts import Message, Prompts, content_of
+from envweave_gym.chat import ChatMessage, text_of
+from envweave_gym.training.tinker.prompts import Prompts
 
 GAP = "\n[…]\n"
 """The text in place of the middle."""
@@ -15,7 +16,7 @@ LEAST_TOKENS = 16
 """A message that would be left with fewer tokens than this is not cut."""
 
 
-def cut_to(prompts: Prompts, messages: Sequence[Message], limit: int) -> list[Message]:
+def cut_to(prompts: Prompts, messages: Sequence[ChatMessage], limit: int) -> list[ChatMessage]:
     """Return the messages of a prompt, with the longest one cut so that the prompt has at most ``limit`` tokens.
 
     Where that would leave almost nothing of the message, the messages are returned as they are.
@@ -23,8 +24,8 @@ def cut_to(prompts: Prompts, messages: Sequence[Message], limit: int) -> list[Me
     excess = _size(prompts, messages) - limit
     if excess <= 0:
         return list(messages)
-    longest = max(range(len(messages)), key=lambda index: len(content_of(messages[index])))
-    tokens = prompts.encode(content_of(messages[longest]))
+    longest = max(range(len(messages)), key=lambda index: len(text_of(messages[index])))
+    tokens = prompts.encode(text_of(messages[longest]))
     kept = len(tokens) - excess - len(prompts.encode(GAP))
     while kept >= LEAST_TOKENS:
         cut = list(messages)
@@ -36,7 +37,7 @@ def cut_to(prompts: Prompts, messages: Sequence[Message], limit: int) -> list[Me
     return list(messages)
 
 
-def _size(prompts: Prompts, messages: Sequence[Message]) -> int:
+def _size(prompts: Prompts, messages: Sequence[ChatMessage]) -> int:
     return len(prompts.encode(prompts.render(messages)))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from envweave_gym.chat import ChatHistory, ChatMessage, text_of
 from envweave_gym.core.faults import InvalidArgument, need, shown
 from envweave_gym.training.tinker.datums import TokenRow
 
@@ -20,8 +21,6 @@ KINDS = ("chat", "plain")
 _MARK = "\u2402reply\u2402"
 _CACHED_TEXTS = 1024
 """Texts whose tokens are cached, in 4 bytes each: 50 MB for prompts of 12,000 tokens."""
-
-Message = dict[str, Any]
 
 
 class Prompts:
@@ -43,7 +42,7 @@ class Prompts:
         """The token that ends a reply; empty for plain prompts without ``stop``."""
         self.stop_tokens = sorted({tokenizer.eos_token_id, *self.end} - {None})
 
-    def render(self, messages: Sequence[Message], *, reply_next: bool = True) -> str:
+    def render(self, messages: Sequence[ChatMessage], *, reply_next: bool = True) -> str:
         """Return the messages as one text, at whose end the model replies."""
         if self._kind == "plain":
             return _plain(messages)
@@ -88,22 +87,17 @@ class Prompts:
 
 
 class Conversation:
-    """What one agent reads and writes in an episode: as messages, and as token rows for training."""
+    """The chat of one role in an episode as token rows for training."""
 
-    def __init__(self, prompts: Prompts) -> None:
-        self._prompts = prompts
-        self.messages: list[Message] = []
+    def __init__(self, prompts: Prompts, history: ChatHistory) -> None:
+        self._prompts, self.history = prompts, history
         self.rows: list[TokenRow] = []
         self._text = ""
         """The text of the last row, as far as it is tokenised."""
 
-    def read(self, messages: Sequence[Message], *, anew: bool = False) -> None:
-        """Append messages to the history, or begin it ``anew`` with them."""
-        self.messages = [*([] if anew else self.messages), *messages]
-
     def prompt(self) -> list[int]:
         """Return the tokens that the model continues: the last row with the new messages, or a new row."""
-        text = self._prompts.render(self.messages)
+        text = self._prompts.render(self.history.messages)
         if self.rows and text.startswith(self._text):
             added = text[len(self._text) :]
         else:
@@ -114,27 +108,17 @@ class Conversation:
         return list(self.rows[-1].tokens)
 
     def answer(self, tokens: Sequence[int], logprobs: Sequence[float]) -> str:
-        """Append a sampled reply, and return its text."""
+        """Append a sampled reply to the row, and return its text, which belongs into the history."""
         self.rows[-1].add_reply(tokens, logprobs)
         self._text += self._prompts.decode(tokens)
-        reply = self._prompts.reply_text(tokens)
-        self.messages.append({"role": "assistant", "content": reply})
-        return reply
+        return self._prompts.reply_text(tokens)
 
 
-def content_of(message: Message) -> str:
-    """Return the text of a message, whose content may be a list of parts."""
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)
-
-
-def _plain(messages: Sequence[Message]) -> str:
+def _plain(messages: Sequence[ChatMessage]) -> str:
     """Join the contents: a reply follows its prompt directly, every other message begins on a line of its own."""
     text = ""
     for message in messages:
         if text and message["role"] != "assistant" and not text.endswith("\n"):
             text += "\n"
-        text += content_of(message)
+        text += text_of(message)
     return text

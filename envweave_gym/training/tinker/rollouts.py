@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from envweave_gym.chat import ChatGame
 from envweave_gym.core.faults import (
     Fault,
     FaultKind,
@@ -24,14 +25,12 @@ from envweave_gym.core.faults import (
     UnknownEnvironment,
 )
 from envweave_gym.training.tinker.connection import ServerLost
-from envweave_gym.training.tinker.episodes import Episode, Policies, Stopwatch, Task, Trajectory, lost
+from envweave_gym.training.tinker.episodes import Episode, Policies, Stopwatch, Task, lost, play
 
 POLL_S = 0.25
 """Interval at which deadlines are checked."""
 CLOSE_S = 5.0
 """Time for environments to close at the end; threads that take longer are left behind."""
-
-Play = Callable[[Any, Task, Policies, Stopwatch], dict[str, Trajectory]]
 
 
 @dataclass
@@ -54,13 +53,12 @@ class Player:
 
     def __init__(
         self,
-        make: Callable[[], Any],
-        play: Play,
+        make: Callable[[], ChatGame],
         jobs: queue.SimpleQueue[_Job | None],
         outcomes: queue.SimpleQueue[_Outcome],
     ) -> None:
-        self._make, self._play, self._jobs, self._outcomes = make, play, jobs, outcomes
-        self._env: Any = None
+        self._make, self._jobs, self._outcomes = make, jobs, outcomes
+        self._game: ChatGame | None = None
         self.watch = Stopwatch()
         self.job: _Job | None = None
         self._lock = threading.Lock()
@@ -100,10 +98,10 @@ class Player:
 
     def _outcome(self, job: _Job) -> _Outcome:
         try:
-            if self._env is None:
+            if self._game is None:
                 with self.watch:
-                    self._env = self._make()
-            trajectories = self._play(self._env, job.task, job.policies, self.watch)
+                    self._game = self._make()
+            trajectories = play(self._game, job.task, job.policies, self.watch)
             return _Outcome(job, Episode(job.task, trajectories))
         except LOST_RUN as error:
             return _Outcome(job, Episode(job.task), error)
@@ -112,10 +110,10 @@ class Player:
             return _Outcome(job, lost(job.task, error))
 
     def _close(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
+        game, self._game = self._game, None
+        if game is not None:
             with suppress(BaseException):  # a broken environment may be unable to close, or call sys.exit()
-                env.close()
+                game.close()
 
 
 LOST_RUN = (InvalidArgument, NotAvailable, UnknownEnvironment, FaultStorm, ServerLost)
@@ -137,18 +135,17 @@ class Rollouts:
 
     def __init__(
         self,
-        make: Callable[[], Any],
-        play: Play,
+        make: Callable[[], ChatGame],
         *,
         num_envs: int,
         attempts: int = 3,
         deadline_s: float = 600.0,
     ) -> None:
-        """Make environments with ``make`` when they are needed, at most ``num_envs`` at once.
+        """Make environments with ``make``, as chats, when they are needed, at most ``num_envs`` at once.
 
         A task is tried ``attempts`` times; ``deadline_s`` limits the time in the environment of each.
         """
-        self._make, self._play, self._num_envs = make, play, num_envs
+        self._make, self._num_envs = make, num_envs
         self._attempts, self._deadline_s = attempts, deadline_s
         self._storm = max(10, 2 * num_envs)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -190,7 +187,7 @@ class Rollouts:
 
     def _start(self, jobs: int) -> None:
         while len(self._players) < min(self._num_envs, jobs):
-            self._players.append(Player(self._make, self._play, self._jobs, self._outcomes))
+            self._players.append(Player(self._make, self._jobs, self._outcomes))
 
     def _finished(self) -> Iterable[_Outcome]:
         """Wait a moment for outcomes, and yield them, then those of players beyond their deadline."""
@@ -241,7 +238,7 @@ class Rollouts:
 
     def _replace(self, player: Player) -> None:
         self._players.remove(player)
-        self._players.append(Player(self._make, self._play, self._jobs, self._outcomes))
+        self._players.append(Player(self._make, self._jobs, self._outcomes))
 
     def _abandon_all(self) -> None:
         """Leave jobs that are not done to players that nobody listens to; the next tasks get new ones."""

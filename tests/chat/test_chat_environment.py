@@ -9,8 +9,9 @@ import gymnasium as gym
 import pytest
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatRules, ChatTurn, Ending, EpisodeLost
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.integrations.chat_episode import ChatEpisode, ChatRules, Ending, EpisodeLost
+from envweave_gym.core.protocols import AGENT
 
 MCQ = partial(envweave_gym.make, "envweave/GSM8KMCQ-v0", dataset="synthetic")
 
@@ -42,79 +43,102 @@ def fragile(breaks: str, **kwargs: Any) -> Any:
     return envweave_gym.make("local://fragile-chat", **kwargs)
 
 
+def begun(make: Any, seed: int | None = None, **settings: Any) -> ChatGame:
+    game = ChatGame(make(), **settings)
+    game.reset(seed)
+    return game
+
+
+def replied(game: ChatGame, text: str) -> ChatTurn:
+    game.reply(AGENT, text)
+    return game.take_turn(AGENT)
+
+
+def contents(game: ChatGame) -> list[str]:
+    return [message["content"] for message in game.messages(AGENT)]
+
+
 def test_the_prompt_is_that_of_the_seed_and_the_right_letter_earns_the_reward():
     prompts, rewards = set[str](), list[float]()
     for letter in "ABCD":
-        episode = ChatEpisode(MCQ, seed=3)
-        prompts.add(episode.begin()[0]["content"])
-        turn = episode.reply(f"<think>hm</think> {letter}")
+        game = begun(MCQ, 3)
+        assert game.roles == (AGENT,)
+        prompts.add(contents(game)[0])
+        turn = replied(game, f"<think>hm</think> {letter}")
         assert turn.ending is Ending.COMPLETED
         assert turn.metrics["invalid_reply"] == 0
+        assert (turn.refused, turn.played, turn.counts) == (0, 1, True)
         rewards.append(turn.reward)
-        episode.close()
+        game.close()
     assert len(prompts) == 1
     assert sorted(rewards) == [0.1, 0.1, 0.1, 1.0]
 
 
+def test_a_game_plays_one_episode_after_another():
+    game = begun(MCQ, 3)
+    first = contents(game)
+    replied(game, "no idea")
+    game.reset(3)
+    assert contents(game) == first
+    assert game.to_reply() == [AGENT]
+    assert game.take_turn(AGENT).refused == 0
+
+
 def test_a_reply_without_an_action_ends_the_episode_at_the_price_of_the_rules():
-    episode = ChatEpisode(MCQ, 0, rules=ChatRules(invalid_reward=-0.5))
-    episode.begin()
-    turn = episode.reply("no idea")
+    game = begun(MCQ, 0, rules=ChatRules(invalid_reward=-0.5))
+    turn = replied(game, "no idea")
     assert (turn.reward, turn.ending, turn.metrics) == (-0.5, Ending.PARSE_ERROR, {"invalid_reply": 1.0})
+    assert (turn.refused, turn.played, turn.counts) == (1, 0, True)
+    assert game.to_reply() == []
 
 
 def test_the_model_is_told_why_and_asked_again_as_often_as_the_rules_say():
-    episode = ChatEpisode(MCQ, 0, rules=ChatRules(invalid_replies=1))
-    episode.begin()
-    turn = episode.reply("no idea")
+    game = begun(MCQ, 0, rules=ChatRules(invalid_replies=1))
+    turn = replied(game, "no idea")
     assert (turn.reward, turn.ending) == (0.0, None)
-    assert [message["role"] for message in episode.history.messages] == ["user", "assistant", "user"]
-    assert "no idea" in episode.history.messages[-1]["content"]
-    assert episode.reply("still none").ending is Ending.PARSE_ERROR
+    assert [message["role"] for message in game.messages(AGENT)] == ["user", "assistant", "user"]
+    assert "no idea" in contents(game)[-1]
+    assert replied(game, "still none").ending is Ending.PARSE_ERROR
 
 
 def test_an_environment_without_messages_shows_its_observations():
-    episode = ChatEpisode(partial(fragile, "never"))
-    assert episode.begin() == [{"role": "user", "content": "0"}]
-    assert episode.reply("1").ending is None
-    assert [message["content"] for message in episode.history.messages] == ["0", "1", "1"]
-    assert episode.reply("0").ending is Ending.COMPLETED
+    game = begun(partial(fragile, "never"))
+    assert contents(game) == ["Answer with one whole number from 0 to 1, and nothing else.", "0"]
+    assert replied(game, "1").ending is None
+    assert contents(game)[2:] == ["1", "1"]
+    assert replied(game, "0").ending is Ending.COMPLETED
+
+
+def test_messages_that_were_returned_do_not_change():
+    game = begun(partial(fragile, "never"))
+    before = game.messages(AGENT)
+    game.reply(AGENT, "1")
+    assert [len(before), len(game.messages(AGENT))] == [2, 4]
 
 
 def test_replies_are_limited():
-    episode = ChatEpisode(partial(fragile, "never"), rules=ChatRules(max_turns=1))
-    episode.begin()
-    assert episode.reply("1").ending is Ending.MAX_TURNS
+    game = begun(partial(fragile, "never"), rules=ChatRules(max_turns=1))
+    assert replied(game, "1").ending is Ending.MAX_TURNS
 
 
 @pytest.mark.parametrize(("on_fault", "error"), [("truncate", EpisodeLost), ("raise", RuntimeError)])
 def test_a_lost_episode_raises_and_has_no_reward(on_fault: str, error: type[Exception]):
-    episode = ChatEpisode(partial(fragile, "step", on_fault=on_fault))
-    episode.begin()
-    episode.reply("1")
+    game = begun(partial(fragile, "step", on_fault=on_fault))
+    game.reply(AGENT, "1")
     with pytest.raises(error, match="the simulator fell over"):
-        episode.reply("1")
+        game.reply(AGENT, "1")
 
 
-def test_an_episode_is_closed_once():
-    made = list[Any]()
-
-    def make() -> Any:
-        made.append(fragile("never"))
-        return made[0]
-
-    episode = ChatEpisode(make)
-    episode.close()
-    assert made == []
-    episode.begin()
-    episode.close()
-    episode.close()
-    assert made[0].unwrapped.closed == 1
+def test_an_environment_is_closed_once():
+    game = begun(partial(fragile, "never"))
+    game.close()
+    game.close()
+    assert game.env.unwrapped.closed == 1
 
 
-def test_a_game_is_refused_by_name_of_the_right_adapter():
-    with pytest.raises(InvalidArgument, match="adapter of games"):
-        ChatEpisode(partial(envweave_gym.make, "envweave/KuhnPoker-v0")).begin()
+def test_a_vector_is_no_chat():
+    with pytest.raises(InvalidArgument, match="leave num_envs out"):
+        ChatGame(envweave_gym.make("envweave/Echo-v0", num_envs=2))
 
 
 @pytest.mark.parametrize("wrong", [{"max_turns": 0}, {"invalid_replies": -1}, {"max_turns": 1.5}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -10,16 +9,15 @@ from gymnasium.spaces import Discrete
 from pettingzoo import ParallelEnv
 
 import envweave_gym
+from envweave_gym.chat import ChatGame, ChatRules, Ending
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
-from envweave_gym.integrations.chat_episode import ChatRules, Ending
-from envweave_gym.integrations.chat_game import ChatGame
 
 FIRST, SECOND = "player_0", "player_1"
 
 
 def kuhn(api: str = "parallel", **rules: float) -> ChatGame:
-    game = ChatGame(partial(envweave_gym.make, "envweave/KuhnPoker-v0", api=api), 0, rules=ChatRules(**rules))
-    game.begin()
+    game = ChatGame(envweave_gym.make("envweave/KuhnPoker-v0", api=api), ChatRules(**rules))
+    game.reset(0)
     return game
 
 
@@ -47,8 +45,8 @@ def test_players_reply_in_turn_and_read_only_their_own_cards(api: str):
 
 
 def test_agents_that_act_at_once_are_all_waited_for():
-    game = ChatGame(partial(envweave_gym.make, "envweave/LineRace-v0"), 0)
-    game.begin()
+    game = ChatGame(envweave_gym.make("envweave/LineRace-v0"))
+    game.reset(0)
     runners = ["runner_0", "runner_1", "runner_2"]
     assert all(map(game.must_reply, runners))
     before = game.messages("runner_0")
@@ -57,7 +55,12 @@ def test_agents_that_act_at_once_are_all_waited_for():
         assert game.messages("runner_0")[: len(before)] == before
         game.reply(runner, "1")
     assert all(map(game.must_reply, runners))
-    assert [message["role"] for message in game.messages("runner_0")] == ["user", "assistant", "user"]
+    assert [message["role"] for message in game.messages("runner_0")] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
 def test_a_reply_without_an_action_ends_the_game_and_costs_only_its_agent():
@@ -106,15 +109,13 @@ class Forbidding(ParallelEnv[str, Any, Any]):
 
 def test_after_a_move_that_the_game_forbids_its_agents_are_asked_again():
     envweave_gym.register("local://forbidding", factory=Forbidding)
-    game = ChatGame(
-        partial(envweave_gym.make, "local://forbidding"), rules=ChatRules(max_turns=4, invalid_replies=1)
-    )
-    game.begin()
+    game = ChatGame(envweave_gym.make("local://forbidding"), ChatRules(max_turns=4, invalid_replies=1))
+    game.reset()
     for left, right in (("1", "0"), ("1", "1")):
         game.reply("left", left)
         assert game.must_reply("right")
         game.reply("right", right)
-    assert "0 is forbidden" in game.messages("right")[2]["content"]
+    assert "0 is forbidden" in game.messages("right")[3]["content"]
     assert [game.take_turn(agent).reward for agent in ("left", "right")] == [1.0, 1.0]
     assert game.ending("left") is Ending.COMPLETED
 
@@ -126,12 +127,32 @@ def test_an_agent_that_cannot_go_on_ends_the_game_for_the_others():
     assert not game.must_reply(SECOND)
 
 
-def test_replies_of_an_agent_are_limited():
+def test_a_game_ends_when_an_agent_must_reply_more_often_than_the_limit():
     game = kuhn(max_turns=1)
     game.reply(FIRST, "check")
+    game.reply(SECOND, "bet")
     assert game.ending(FIRST) is game.ending(SECOND) is Ending.MAX_TURNS
 
 
-def test_an_environment_of_one_agent_is_refused():
-    with pytest.raises(InvalidArgument, match="no game"):
-        ChatGame(partial(envweave_gym.make, "envweave/Echo-v0")).begin()
+def test_a_game_that_is_over_within_the_limit_is_completed():
+    game = kuhn(max_turns=1)
+    game.reply(FIRST, "check")
+    game.reply(SECOND, "check")
+    assert game.ending(FIRST) is game.ending(SECOND) is Ending.COMPLETED
+
+
+def test_moves_that_are_refused_together_too_often_count_for_nobody():
+    envweave_gym.register("local://forbidding", factory=Forbidding)
+    game = ChatGame(envweave_gym.make("local://forbidding"), ChatRules(invalid_reward=-1.0))
+    game.reset()
+    game.reply("left", "1")
+    game.reply("right", "0")
+    turns = [game.take_turn(role) for role in game.roles]
+    assert [(turn.reward, turn.ending, turn.refused, turn.counts) for turn in turns] == [
+        (0.0, Ending.OTHERS, 0, False)
+    ] * 2
+
+
+def test_a_reply_out_of_turn_is_refused():
+    with pytest.raises(InvalidArgument, match=r"player_1 has no turn.*'player_0'"):
+        kuhn().reply(SECOND, "check")

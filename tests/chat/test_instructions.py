@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from absent import needs_module
-from fake_tinker import FakeClient, group, policies
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 
 import envweave_gym
+from envweave_gym.chat import ChatGame
+from envweave_gym.chat.history import with_instruction
+from envweave_gym.chat.instructions import default_instruction
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.training.tinker.episodes import AGENT, play
-from envweave_gym.training.tinker.instructions import default_instruction, with_instruction
-from envweave_gym.training.tinker.rollouts import Rollouts
-
-needs_module("tinker", "tinker")
-needs_module("jinja2")
+from envweave_gym.core.protocols import AGENT
 
 
 class Foreign(gym.Env[Any, Any]):
@@ -78,14 +75,17 @@ def test_texts_need_no_form_and_words_are_not_overridden():
     assert "from 0 to 1" in default_instruction(envweave_gym.make("envweave/LineWorld-v0"))
 
 
+class Objects(Space[Any]):
+    """A space whose members have no text."""
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        return object()
+
+    def contains(self, x: Any) -> bool:
+        return type(x) is object
+
+
 def test_a_space_that_no_reply_can_name_is_refused():
-    class Objects(Space[Any]):
-        def sample(self, mask: Any = None, probability: Any = None) -> Any:
-            return object()
-
-        def contains(self, x: Any) -> bool:
-            return type(x) is object
-
     with pytest.raises(InvalidArgument, match=r"no reply can name an action of Foreign.*parse_action$"):
         default_instruction(Foreign(Objects()))
 
@@ -99,24 +99,34 @@ def test_a_system_message_is_extended():
     ]
 
 
-@pytest.mark.usefixtures("registries")
+def begun(env: Any, **settings: Any) -> list[Any]:
+    game = ChatGame(env, **settings)
+    game.reset(seed=0)
+    return game.messages(AGENT)
+
+
 def test_an_episode_begins_with_the_given_instruction_or_with_the_form_of_an_action():
-    envweave_gym.register("local://foreign", factory=lambda: Foreign(Discrete(2)))
     default = default_instruction(Foreign(Discrete(2)))
-    chosen = policies(FakeClient(lambda *args: "1"))
     for given, shown in (("", default), ("Say 1.", "Say 1.")):
-        instructed = type(chosen)(chosen.prompts, chosen.sampler_of, chosen.limits, given, {AGENT: default})
-        with Rollouts(lambda: envweave_gym.make("local://foreign"), play, num_envs=1) as pool:
-            (episode,) = pool.play(group(1), instructed).episodes
-        trajectory = episode.trajectories[AGENT]
-        assert [one["content"] for one in trajectory.messages] == [shown, "[3.]", "1", "[4.]"]
-        assert trajectory.reward == 1.0
+        game = ChatGame(Foreign(Discrete(2)), instruction=given)
+        game.reset(seed=0)
+        game.reply(AGENT, "1")
+        assert [one["content"] for one in game.messages(AGENT)] == [shown, "[3.]", "1", "[4.]"]
+        assert game.take_turn(AGENT).reward == 1.0
 
 
-@pytest.mark.usefixtures("registries")
-def test_an_environment_that_writes_messages_gets_no_default_instruction():
-    chosen = policies(FakeClient(lambda *args: "A"))
-    instructed = type(chosen)(chosen.prompts, chosen.sampler_of, chosen.limits, "", {AGENT: "Answer 1."})
-    with Rollouts(lambda: envweave_gym.make("envweave/PickLetter-v0"), play, num_envs=1) as pool:
-        (episode,) = pool.play(group(1), instructed).episodes
-    assert episode.trajectories[AGENT].messages[0]["role"] == "user"
+def test_a_trainer_may_explain_the_form_in_its_own_words():
+    explain = partial(default_instruction, sentence="The action is {form}.")
+    [first, _] = begun(Foreign(Discrete(2)), explain=explain)
+    assert first["content"] == "The action is one whole number from 0 to 1."
+
+
+def test_an_environment_that_writes_messages_gets_only_an_instruction_that_is_given():
+    env = envweave_gym.make("envweave/PickLetter-v0")
+    assert [one["role"] for one in begun(env)] == ["user"]
+    assert [one["role"] for one in begun(env, instruction="Be brief.")] == ["system", "user"]
+
+
+def test_a_game_is_refused_before_its_first_episode():
+    with pytest.raises(InvalidArgument, match="no reply can name an action"):
+        ChatGame(Foreign(Objects())).check()

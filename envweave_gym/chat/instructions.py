@@ -7,35 +7,37 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
 
-import envweave_gym
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT, ParsesActions, layers, name_of
-from envweave_gym.training.tinker.prompts import Message, content_of
+from envweave_gym.core.reply_parsing import parse_action
 
+ANSWER = "Answer with {form}, and nothing else."
+"""The sentence for a model whose whole reply is the action."""
 _LONGEST_LIST = 8
 """Numbers of an array whose bounds are written one by one."""
 _LONGEST_EXAMPLE = 400
 
 
-def default_instruction(env: Any, agent: str = AGENT) -> str:
-    """Return how to spell an action of an agent, for ``parse_action``; empty for texts and where it is not known.
+def default_instruction(env: Any, agent: str = AGENT, sentence: str = ANSWER) -> str:
+    """Return a sentence with the form of an agent's action, as ``parse_action`` reads it.
 
-    Raise ``InvalidArgument`` for a space of which no reply is an action.
+    It is empty for texts, and where the form is not known or too long. Raise ``InvalidArgument`` for a space of which
+    no reply is an action.
     """
-    space = env.action_space if isinstance(env.action_space, Space) else env.action_space(agent)
+    is_single = isinstance(env.action_space, Space)
+    space = env.action_space if is_single else env.action_space(agent)
     if isinstance(space, Text):
         return ""
     example = _example(space)
     parses = any(isinstance(layer, ParsesActions) for layer in layers(env))
     try:
-        envweave_gym.parse_action(env, example, agent)
+        parse_action(env, example, None if is_single else agent)
     except InvalidAction as error:
         if parses:
             return ""  # it names actions in another way, which its messages say
@@ -46,17 +48,7 @@ def default_instruction(env: Any, agent: str = AGENT) -> str:
         if parses:
             return ""  # a parser may need an episode
         raise
-    return (
-        f"Answer with {_form(space, example)}, and nothing else." if len(example) <= _LONGEST_EXAMPLE else ""
-    )
-
-
-def with_instruction(instruction: str, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages after a system message; one that they begin with is extended."""
-    if messages and messages[0]["role"] == "system":
-        content = f"{instruction}\n{content_of(messages[0])}"
-        return [{**messages[0], "content": content}, *messages[1:]]
-    return [{"role": "system", "content": instruction}, *messages]
+    return sentence.format(form=_form(space, example)) if len(example) <= _LONGEST_EXAMPLE else ""
 
 
 def _example(space: Space[Any]) -> str:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from envweave_gym.integrations.own_thread import OwnThread
+from envweave_gym.chat.own_thread import OwnThread
 
 
 def test_calls_run_in_order_in_one_thread_and_errors_come_to_the_caller():
