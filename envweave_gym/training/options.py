@@ -6,12 +6,13 @@ import argparse
 import atexit
 import dataclasses
 import gc
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.providers.base import provider_of
 
 Options = TypeVar("Options")
@@ -91,11 +92,17 @@ def _check_number(field: dataclasses.Field[Any], value: float) -> None:
     raise ValueError(f"--{field.name.replace('_', '-')} {value} is out of range; give {kind} {bounds}")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong, without the page of all options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message."""
+        self.exit(2, f"error: {message}; --help names all options\n")
+
+
 def parse_options(kind: type[Options], description: str, argv: Sequence[str] | None = None) -> Options:
     """Parse the command line (by default ``sys.argv``) into ``kind``; a wrong value exits with one line on stderr."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         flag, default = f"--{field.name.replace('_', '-')}", field.default
         line = field.metadata["help"] + (f" (default: {default})" if default != "" else "")
@@ -108,7 +115,7 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
     values = vars(parser.parse_args(argv))
     try:
         return kind(**values)
-    except ValueError as error:
+    except (ValueError, EnvweaveError) as error:
         parser.exit(2, f"error: {error}\n")
 
 
@@ -123,6 +130,7 @@ def run_demo(train: Callable[[Any], Any], options: Any) -> int:
     try:
         train(options)
     except KeyboardInterrupt as stop:
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # it ends anyway, without a traceback
         print(
             "; ".join(["\nstopped early; the metrics so far are written", *map(str, stop.args)]),
             file=sys.stderr,
@@ -130,5 +138,5 @@ def run_demo(train: Callable[[Any], Any], options: Any) -> int:
         return 130
     except (EnvweaveError, ConnectionError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidArgument) else 1
+        return 2 if isinstance(error, InvalidArgument | UnknownEnvironment) else 1
     return 0

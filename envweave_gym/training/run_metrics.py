@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, need
+from envweave_gym.training.run_lock import RunLock
 
 
 class NotWritten(EnvweaveError):
@@ -31,11 +33,19 @@ def writing(path: Path) -> Generator[None]:
 class RunMetrics:
     """Context manager that appends each update to a file at once, and draws curves at the end, also after Ctrl-C."""
 
-    def __init__(self, folder: str | Path, curves: tuple[str, ...], *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        curves: tuple[str, ...],
+        *,
+        resume: bool = False,
+        lock: RunLock | None = None,
+    ) -> None:
         """Create the folder and the file; ``curves`` are the metrics to draw, each in its own panel.
 
         ``resume`` goes on with the rows of an earlier run instead of replacing them. A folder that cannot be
-        written to raises an error here, before the training.
+        written to raises an error here, before the training. Without ``lock``, the one that the caller holds on the
+        folder, one is held in the ``with`` block.
         """
         need("matplotlib", "demo", "drawing metrics.png")
         self.folder = Path(folder)
@@ -55,6 +65,8 @@ class RunMetrics:
         self._curves = curves
         self._file: TextIO | None = None
         self._resume = resume
+        self._lock = lock
+        self._own_lock: RunLock | None = None
         self._started = time.perf_counter()
 
     @property
@@ -63,14 +75,26 @@ class RunMetrics:
         return time.perf_counter() - self._started
 
     def __enter__(self) -> RunMetrics:
+        self._own_lock = RunLock(self.folder) if self._lock is None else None
+        try:
+            self._begin()
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def _begin(self) -> None:
         if self._resume and self._path.exists():
-            self.rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n")[:-1]]
+            self.rows = _rows_in(self._path)
         elif self._path.exists():
             print(f"replacing the earlier run in {self.folder}; another --run retains both", file=sys.stderr)
         before = self.rows[-1]["seconds"] if self.rows else 0.0
         self._started = time.perf_counter() - before
         self.keep(len(self.rows))
-        return self
+
+    def _unlock(self) -> None:
+        if self._own_lock is not None:
+            self._own_lock.close()
 
     def keep(self, count: int) -> None:
         """Drop all rows but the first ``count``: training goes on from an earlier state."""
@@ -91,9 +115,10 @@ class RunMetrics:
             os.fsync(self._file.fileno())
 
     def write(self, **values: float | str) -> None:
-        """Append the metrics of one update."""
+        """Append the metrics of one update; numbers that are not finite, which JSON cannot hold, become ``None``."""
         assert self._file is not None, "write() belongs inside the with block"
-        row = {"update": len(self.rows), **values, "seconds": round(self.seconds, 3)}
+        finite = {name: value if _is_writable(value) else None for name, value in values.items()}
+        row = {"update": len(self.rows), **finite, "seconds": round(self.seconds, 3)}
         self.rows.append(row)
         with writing(self._path):
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -102,11 +127,33 @@ class RunMetrics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            with writing(self._path):  # closing tries again to write what a full disk has refused
-                self._file.close()
-        if self.rows:
-            draw(self.rows, self._curves, self.folder / "metrics.png")
+        try:
+            if self._file is not None:
+                with writing(self._path):  # closing tries again to write what a full disk has refused
+                    self._file.close()
+            if self.rows:
+                draw(self.rows, self._curves, self.folder / "metrics.png")
+        finally:
+            self._unlock()
+
+
+def _rows_in(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of an earlier run, without a last line that a kill has cut."""
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    except ValueError as error:  # also bytes that are not UTF-8
+        raise InvalidArgument(
+            f"--resume: {path} cannot be read: {error}; mend it, or begin again without --resume"
+        ) from error
+    if not all(isinstance(row, dict) and isinstance(row.get("seconds"), int | float) for row in rows):
+        raise InvalidArgument(
+            f"--resume: {path} has lines that are not metrics of a run; begin again without --resume"
+        )
+    return rows
+
+
+def _is_writable(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def draw(rows: list[dict[str, Any]], curves: tuple[str, ...], path: Path) -> None:
@@ -117,7 +164,7 @@ def draw(rows: list[dict[str, Any]], curves: tuple[str, ...], path: Path) -> Non
     figure = Figure(figsize=(4.2 * len(curves), 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, name in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
-        points = [(row["update"], row[name]) for row in rows if name in row]
+        points = [(row["update"], row[name]) for row in rows if row.get(name) is not None]
         axes.plot(*zip(*points, strict=True), color="tab:blue") if points else None
         axes.set(title=name.replace("_", " "), xlabel="update")
         axes.grid(alpha=0.3)

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 import pytest
 from absent import needs_module
 
-from envweave_gym.training.tinker.connection import Connection, ServerLost
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.training.tinker.connection import Connection, RequestRefused, ServerLost
+from envweave_gym.training.tinker.waiting import Waits
 
 needs_module("tinker", "tinker")
 
@@ -26,6 +28,9 @@ class Unopened(Connection):
         self._sdk, self.base_url = tinker, base_url
         self._health_lock = threading.Lock()
         self._last_answer = self._last_check = 0.0
+        self._answer_s = 1800.0
+        self.reported: list[str] = []
+        self.waits = Waits(self.reported.append, f"the Tinker server at {base_url}")
 
 
 class Wrapped:
@@ -90,6 +95,59 @@ def test_a_sample_that_takes_longer_than_a_poll_is_waited_for_without_a_warning(
     monkeypatch.setattr("envweave_gym.training.tinker.connection.POLL_S", 0.01)
     monkeypatch.setattr(connection, "_is_alive", is_alive)
     assert connection.result(SampleFuture(late)) == "text"
+
+
+def test_a_result_that_never_comes_from_a_server_that_is_up_ends_with_the_name_of_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    connection = Unopened("http://127.0.0.1:9")
+    monkeypatch.setattr(connection, "_is_alive", lambda: True)
+    with pytest.raises(NotAvailable, match=r"has not finished a checkpoint within 0\.05 s.*--answer-timeout"):
+        connection.result(Future(), "a checkpoint", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, RequestRefused), (404, ServerLost), (410, ServerLost), (429, ServerLost), (502, ServerLost)],
+)
+def test_statuses_that_a_restart_mends_are_a_lost_server(status: int, kind: type[Exception]):
+    import httpx
+    import tinker
+
+    response = httpx.Response(status, request=httpx.Request("GET", "http://x"))
+    failed: Future[Any] = Future()
+    failed.set_exception(tinker.APIStatusError("no", response=response, body={"detail": "so it is"}))
+    with pytest.raises(kind, match="so it is"):
+        Unopened("http://127.0.0.1:9").result(failed)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_silence_that_is_longer_than_those_before_it_is_reported_once_whoever_waits():
+    lines, clock = list[str](), Clock()
+    waits = Waits(lines.append, "the server", clock)
+    with waits.waiting("samples", expected=3.0) as first, waits.waiting("samples") as second:
+        clock.now = 3.9
+        assert (first(), second(), lines) == (3.9, 3.9, [])
+        clock.now = 4.1
+        assert (first(), second()) == (4.1, 4.1)
+        assert lines == ["waiting for the server: samples (4 s so far)"]
+    with waits.waiting("samples") as look:  # which took 4.1 s before
+        clock.now = 9.1
+        look()
+        assert len(lines) == 1
+        clock.now = 9.3
+        look()
+        assert len(lines) == 2
+    with waits.waiting("a checkpoint", expected=0.0) as look:
+        clock.now = 10.5
+        look()
+        assert lines[2:] == ["waiting for the server: a checkpoint (1 s so far)"]
 
 
 class Gateway(BaseHTTPRequestHandler):

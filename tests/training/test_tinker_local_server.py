@@ -54,6 +54,44 @@ def test_the_server_ends_when_its_owner_is_killed(tmp_path: Path):
         requests.get(f"{url}/api/v1/healthz", timeout=10)
 
 
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def test_ctrl_c_while_the_server_starts_ends_it_too(tmp_path: Path):
+    command = [sys.executable, "-m", "envweave_gym.training.tinker", "--local", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as owner:
+        deadline = time.monotonic() + 60
+        while not (started := children(owner.pid)):
+            assert owner.poll() is None
+            assert time.monotonic() < deadline
+        owner.send_signal(signal.SIGINT)
+        _, printed = owner.communicate(timeout=60)
+    assert owner.returncode == 130, printed
+    assert "Traceback" not in printed
+    while any(map(is_there, started)):
+        assert time.monotonic() < deadline + 60
+    assert not list(tmp_path.glob("*/run.lock"))
+
+
+def test_a_server_whose_start_is_interrupted_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pids: list[int | None] = []
+
+    def interrupted(server: LocalServer) -> None:
+        pids.append(server.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalServer, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        LocalServer(*ARGUMENTS, folder=tmp_path)
+    assert pids[0] is not None
+    assert not is_there(pids[0])
+    assert caught.tb is not None  # which references the server
+
+
 def test_a_server_that_cannot_start_says_why(tmp_path: Path):
     with pytest.raises(NotAvailable, match=r"did not start: .*no model at /nowhere"):
         LocalServer("--model", "local/x=/nowhere", folder=tmp_path)

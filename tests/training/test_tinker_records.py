@@ -17,7 +17,7 @@ from envweave_gym.training.run_metrics import RunMetrics
 from envweave_gym.training.tinker.datums import TokenRow
 from envweave_gym.training.tinker.episodes import Episode, Task, Trajectory
 from envweave_gym.training.tinker.grpo import training_rows
-from envweave_gym.training.tinker.run_state import RunState, settings_of
+from envweave_gym.training.tinker.run_state import RunState, defaults_of, settings_of
 from envweave_gym.training.tinker.sampling import SharedRequest, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
@@ -50,6 +50,8 @@ def test_a_group_of_equal_rewards_is_left_out():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"clip_low": 1.5}, "--clip-low 1.5 is above --clip-high 1.2"),
+        ({"adam_beta2": 1.0}, "--adam-beta2 1.0 never forgets"),
         ({"group": 1}, "--group 1 leaves nothing to compare; give 2 or more"),
         ({"loss": "mse"}, "--loss mse is unknown; give importance_sampling, ppo, cispo"),
         ({"prompt": "verse"}, "--prompt verse is unknown; give chat, plain"),
@@ -88,6 +90,61 @@ def test_the_state_of_a_run_is_read_back_and_refuses_other_settings(tmp_path: Pa
         RunState.load(tmp_path, settings_of(TinkerOptions(rank=8), env_id="x"))
     with pytest.raises(InvalidArgument, match=r"has no state.json"):
         RunState.load(tmp_path / "other", settings)
+
+
+def test_a_run_of_an_earlier_version_resumes_with_the_defaults_of_options_that_it_did_not_have(
+    tmp_path: Path,
+):
+    options = kuhn_tinker.Options()
+    older = settings_of(options, env_id="x")
+    del older["entropy"], older["alpha"], older["answer_timeout"]
+    RunState(3, {"all": "tinker://m/weights/3"}, 0.5, older).save(tmp_path)
+
+    def load(**others: Any) -> RunState:
+        chosen = kuhn_tinker.Options(**others)
+        return RunState.load(tmp_path, settings_of(chosen, env_id="x"), defaults=defaults_of(chosen))
+
+    assert load().update == load(answer_timeout=9.0).update == 3
+    for name, default in (("entropy", 0.0), ("alpha", 0.4)):
+        with pytest.raises(InvalidArgument, match=rf"the run had {name}={default}, not 0\.7; give the same"):
+            load(**{name: 0.7})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "it is no JSON object"),
+        ('{"update": "x"}', "'update' is 'x'"),
+        ('{"update": 1, "checkpoints": []}', "'checkpoints' is"),
+        ('{"update": 1, "of_tomorrow": 1}', "'of_tomorrow' is of a later version"),
+        ('{"upd', "cannot be read"),
+    ],
+)
+def test_a_state_that_no_run_has_written_is_refused_in_one_sentence(tmp_path: Path, content: str, words: str):
+    (tmp_path / "state.json").write_text(content)
+    with pytest.raises(InvalidArgument, match=r"--resume: .*state\.json cannot be read") as caught:
+        RunState.load(tmp_path, {})
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["{", '{"update": 0}', "5", '{"seconds": "x"}', "\udcff"])
+def test_metrics_that_no_run_has_written_are_refused_in_one_sentence(tmp_path: Path, line: str):
+    (tmp_path / "metrics.jsonl").write_bytes(line.encode(errors="surrogateescape") + b"\n")
+    with (
+        pytest.raises(InvalidArgument, match=r"metrics\.jsonl .*begin again without --resume"),
+        RunMetrics(tmp_path, ("reward",), resume=True),
+    ):
+        pass
+
+
+def test_a_metric_that_is_not_finite_does_not_end_the_run(tmp_path: Path):
+    with RunMetrics(tmp_path, ("kl",)) as log:
+        log.write(kl=float("nan"), reward=1.0)
+        log.write(kl=float("inf"))
+        log.write(kl=0.5)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["kl"] for row in rows] == [None, None, 0.5]
+    assert (tmp_path / "metrics.png").exists()
 
 
 def test_a_policy_that_only_plays_needs_the_settings_of_the_policy_alone(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from absent import needs_module
 from fake_tinker import Characters, FakeClient, sampler
 
 import envweave_gym
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.training.options import run_demo
 from envweave_gym.training.tinker import TinkerOptions, grpo
 from envweave_gym.training.tinker.connection import RequestRefused, ServerLost
@@ -178,7 +179,7 @@ def test_a_checkpoint_that_the_server_does_not_have_is_a_wrong_argument():
     class Forgot(Connected):
         service: Any = type("Service", (), {"create_training_client_from_state_with_optimizer": None})
 
-        def call(self, function: Any, path: str) -> Any:
+        def call(self, function: Any, path: str, *, what: str) -> Any:
             raise ServerLost(f"the Tinker server has forgotten this run: there is no checkpoint {path}")
 
     with pytest.raises(InvalidArgument, match=r"no checkpoint tinker://gone; give the --base-url"):
@@ -292,6 +293,146 @@ def test_ctrl_c_saves_a_checkpoint_unless_the_update_is_half_done(
     assert f"so far are written; --resume goes on from update {resumes}\n" in capsys.readouterr().err
     assert RunState.load(chosen.folder, {}).update == resumes
     assert grpo.train(ID, options(tmp_path, episodes=20, save_every=2, resume=True))["updates"] == 5
+
+
+def sigint() -> None:
+    """Send Ctrl-C to this thread, which notices it before the next line."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def alternating(self: Learned, stop: Any, temperature: float) -> Any:
+    """A sampler of which every second reply is right, so that there is something to train on."""
+    return sampler(FakeClient(lambda *args: "AB"[args[2] % 2]))
+
+
+@pytest.mark.parametrize("place", ["update", "save", "evaluate", "first evaluation", "reconnect"])
+@pytest.mark.usefixtures("offline", "registries")
+def test_ctrl_c_ends_with_a_checkpoint_wherever_it_comes(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    class Stopped(grpo.Trainer):
+        def evaluate(self) -> dict[str, float]:
+            if (place, self.updates) in (("evaluate", 3), ("first evaluation", 0)):
+                sigint()
+            return super().evaluate()
+
+    def interrupted(self: Learned, *args: Any) -> Any:
+        if trainer.updates == 2 and not trainer.options.resume:
+            sigint()  # it is held back until the steps are made
+            if place == "reconnect":
+                raise ServerLost("gone")
+        return []
+
+    def save(self: Learned, name: str) -> str:
+        if trainer.updates == 3 and not trainer.options.resume:
+            sigint()
+        return f"tinker://{self.name}/weights/{name}"
+
+    monkeypatch.setattr(Learned, "sampler", alternating)
+    if place in ("update", "reconnect"):
+        monkeypatch.setattr(Learned, "update", interrupted)
+    if place == "save":
+        monkeypatch.setattr(Learned, "save", save)
+    chosen = options(tmp_path, episodes=24, save_every=1 + 98 * (place != "save"), eval_every=1)
+
+    def train(chosen: TinkerOptions) -> None:
+        nonlocal trainer
+        with Stopped(ID, chosen) as trainer:
+            trainer.run()
+
+    trainer: Any = None
+    before = signal.getsignal(signal.SIGINT)
+    assert run_demo(train, chosen) == 130
+    assert signal.getsignal(signal.SIGINT) == before
+    printed = capsys.readouterr().err
+    resumes = {"first evaluation": 0, "reconnect": None}.get(place, 3)
+    if resumes is None:
+        assert "there is no checkpoint yet" in printed
+    else:
+        assert f"--resume goes on from update {resumes}\n" in printed
+        assert RunState.load(chosen.folder, {}).update == resumes
+        chosen.resume = True
+        assert grpo.train(ID, chosen)["updates"] == 6
+    assert not (chosen.folder / "run.lock").exists()
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_second_ctrl_c_ends_an_update_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def hang(*args: Any) -> Any:
+        sigint()
+        sigint()
+        raise AssertionError("the second one ends it")
+
+    monkeypatch.setattr(Learned, "sampler", alternating)
+    monkeypatch.setattr(Learned, "update", hang)
+    with (
+        grpo.Trainer(ID, options(tmp_path)) as trainer,
+        pytest.raises(KeyboardInterrupt, match="there is no checkpoint yet"),
+    ):
+        trainer.run()
+    assert "finishing the update before the end; Ctrl-C again ends at once" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_an_error_ends_with_a_checkpoint_of_the_last_whole_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    class Refused(grpo.Trainer):
+        def policies(self, temperature: float | None = None) -> Any:
+            if self.updates == 3:
+                raise RequestRefused("the gradient is not finite")
+            return super().policies(temperature)
+
+    def train(chosen: TinkerOptions) -> None:
+        with Refused(ID, chosen) as trainer:
+            trainer.run()
+
+    assert run_demo(train, chosen := options(tmp_path, episodes=40, save_every=99)) == 1
+    printed = capsys.readouterr().err
+    assert "--resume goes on from update 3\n" in printed
+    assert printed.endswith("error: the gradient is not finite\n")
+    assert RunState.load(chosen.folder, {}).update == 3
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_second_run_of_a_name_is_refused_and_disturbs_nothing(tmp_path: Path):
+    chosen = options(tmp_path)
+    with grpo.Trainer(ID, chosen) as first:
+        with pytest.raises(InvalidArgument, match="another run"):
+            grpo.train(ID, chosen)
+        assert first.run()["updates"] == 2
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_one_sentence():
+    class Broken(Connected):
+        service: Any = type("Service", (), {"create_training_client_from_state_with_optimizer": None})
+
+        def call(self, function: Any, *args: Any, what: str) -> Any:
+            if "tokenizer" in what:
+                raise OSError("no such name\non the hub")
+            return type("Client", (), {"save_weights_and_get_sampling_client": None, "get_tokenizer": None})
+
+    learner = Learner(Broken(), TinkerOptions(), "model", "all", "tinker://x")  # type: ignore[arg-type]
+    with pytest.raises(
+        NotAvailable, match=r"the tokenizer of model .* --tokenizer FOLDER .*: no such name on"
+    ):
+        learner.tokenizer()
+
+
+def test_the_name_of_a_checkpoint_is_given_once(monkeypatch: pytest.MonkeyPatch):
+    class Saving(Connected):
+        service: Any = type("Service", (), {"create_training_client_from_state_with_optimizer": None})
+
+        def call(self, function: Any, *args: Any, what: str) -> Any:
+            return type("Client", (), {"save_weights_and_get_sampling_client": None, "save_state": str})
+
+        def result(self, name: str, what: str) -> Any:
+            return type("Saved", (), {"path": name})
+
+    learner = Learner(Saving(), TinkerOptions(), "model", "all", "tinker://x")  # type: ignore[arg-type]
+    assert [learner.save("a"), learner.save("b"), learner.save("a")] == ["a", "b", "a-2"]
 
 
 @pytest.mark.usefixtures("offline", "registries")

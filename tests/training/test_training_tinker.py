@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ from tinker_servers import digest, tinker_server
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable
 from envweave_gym.training import kuhn_tinker
-from envweave_gym.training.tinker import TinkerOptions, train
+from envweave_gym.training.tinker import TinkerOptions, train, waiting
 from envweave_gym.training.tinker.connection import Connection
 from envweave_gym.training.tinker.grpo import Trainer
 from envweave_gym.training.tinker.local_server import LocalServer
@@ -178,6 +180,64 @@ def test_two_players_of_a_game_have_an_adapter_each(tinker_server: LocalServer, 
     policy = json.loads((tmp_path / "kuhn_tinker" / "policy.json").read_text())
     assert len(policy) == 12
     assert all(0 < chance < 1 for chance in policy.values())
+
+
+def test_ctrl_c_ends_a_run_with_a_checkpoint_and_without_a_traceback(
+    tinker_server: LocalServer, uninterrupted: str, tmp_path: Path
+):
+    command = [sys.executable, "-m", "envweave_gym.training.tinker", "--env", ID, "--out", str(tmp_path)]
+    command += ["--base-url", tinker_server.base_url]
+    settings = {**SHORT, "save_every": 0}
+    command += [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as stopped:
+        until_rows(tmp_path, 2, lambda: stopped.poll() is None)
+        with pytest.raises(InvalidArgument, match=rf"another run \(process {stopped.pid}\) writes to"):
+            train(ID, options(tinker_server, tmp_path))
+        stopped.send_signal(signal.SIGINT)
+        _, printed = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130, printed
+    assert "Traceback" not in printed
+    saved = json.loads((tmp_path / "tinker" / "state.json").read_text())["update"]
+    assert printed.endswith(f"--resume goes on from update {saved}\n")
+    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
+    assert resumed.returncode == 0, resumed.stderr
+    state = json.loads((tmp_path / "tinker" / "state.json").read_text())
+    assert digest(tinker_server, state["checkpoints"]["all"]) == uninterrupted
+
+
+def test_a_server_that_hangs_is_reported_and_its_run_goes_on_when_it_answers_again(
+    tinker_server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    reported, hung = list[str](), threading.Event()
+
+    class Reporting(Trainer):
+        def _report(self, line: str) -> None:
+            reported.append(line)
+            if line.startswith("waiting for"):
+                hung.set()
+
+    monkeypatch.setattr(waiting, "FIRST_EXPECTED_S", 0.0)
+    monkeypatch.setattr("envweave_gym.training.tinker.connection.FIRST_EXPECTED_S", 0.0)
+    results: list[Any] = []
+
+    def run() -> None:
+        with Reporting(ID, options(tinker_server, tmp_path)) as trainer:
+            results.append(trainer.run())
+
+    running = threading.Thread(target=run)
+    running.start()
+    until_rows(tmp_path, 2, running.is_alive)
+    pid = tinker_server.pid
+    assert pid is not None
+    hung.clear()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert hung.wait(20)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    running.join(120)
+    assert results[0]["updates"] == 6
+    assert any(f"waiting for the Tinker server at {tinker_server.base_url}: " in line for line in reported)
 
 
 # What is refused before training

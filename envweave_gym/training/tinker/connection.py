@@ -1,7 +1,7 @@
-"""Connection to a Tinker server: checks that fail within seconds, requests that notice a lost server, reconnection.
+"""Connection to a Tinker server: checks that fail within seconds, requests with deadlines, reconnection.
 
 The SDK retries a server that does not answer for minutes without a word. So the server is asked for its health
-first, and while a request is waited for.
+first, and while a request is waited for; and a wait that takes longer than those before it is reported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import cached_property
@@ -19,22 +18,36 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, need, shown
+from envweave_gym.core.secret_reference import is_reference, read_reference
 from envweave_gym.training.tinker.local_server import LocalServer
+from envweave_gym.training.tinker.preflight import (
+    MODELS_S,
+    Model,
+    Silent,
+    Unreachable,
+    check_health,
+    checked_url,
+    get,
+    models_of,
+)
+from envweave_gym.training.tinker.waiting import FIRST_EXPECTED_S, NOTICE_S, Waits, in_thread, print_line
 
 HEALTH_TIMEOUT_S = 2.0
 POLL_S = 0.5
 """Interval of the health checks while a request is waited for."""
 SILENCE_S = 30.0
 """A server that accepts connections but answers no health check for this time is lost."""
-NOTICE_S = 1.0
-"""A wait for a lost server is reported after this time."""
+SESSION_S = 60.0
+"""Time for a server that answers to open a session."""
+ANSWER_S = 1800.0
+"""Default of the longest wait for one answer."""
 CLOSE_S = 5.0
-MODELS_TIMEOUT_S = 20.0
-LOST_STATUS = (404, 410)
-"""Statuses with which a restarted server answers for a session, model or sampler that it does not know."""
+_HOSTED = "thinkingmachines.dev"
+"""The domain of the hosted service."""
+LOST_STATUS = (404, 408, 410, 429)
+"""Statuses that mean a lost server, besides those from 500 on: a restarted one does not know this session, model or
+sampler, and one that stays busy or broken has outlived the repetitions of the SDK."""
 
 
 class ServerLost(EnvweaveError):
@@ -48,51 +61,73 @@ class RequestRefused(NotAvailable):
 class Connection:
     """A client of one Tinker server, with a session that is replaced when the server was lost."""
 
-    def __init__(self, base_url: str = "", *, local: LocalServer | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str = "",
+        *,
+        local: LocalServer | None = None,
+        report: Callable[[str], Any] = print_line,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         """Check key and server, and open a session.
 
-        The server is ``local``, else at ``base_url``, else at ``TINKER_BASE_URL``, else the hosted service.
+        The server is ``local``, else at ``base_url``, else at ``TINKER_BASE_URL``, else the hosted service. Waits that
+        are longer than expected go to ``report``; one of more than ``answer_s`` seconds raises ``NotAvailable``.
         """
-        self.local = local
+        self.local, self._answer_s = local, answer_s
         self._key = local.api_key if local else _key()
-        if base_url and not urlsplit(base_url).netloc:
-            raise InvalidArgument(f"--base-url {shown(base_url)} is no URL; give http://HOST:PORT")
-        self.base_url = _resolved(local.base_url if local else base_url)
+        named = local.base_url if local else base_url or os.environ.get("TINKER_BASE_URL", "")
+        option = "--base-url" if local or base_url else "TINKER_BASE_URL"
+        self.base_url = checked_url(named, option) if named else _hosted_url()
+        self.waits = Waits(report, f"the Tinker server at {self.base_url}")
         self._health_lock = threading.Lock()
         self._last_answer = self._last_check = time.monotonic()
-        if not self._answers():
-            raise NotAvailable(
-                f"no Tinker server answers at {self.base_url}; start one with: envweave tinker serve, or give "
-                "--local, or another --base-url"
-            )
+        check_health(self.base_url)
+        # The hosted service may want another credential for the key, which the SDK gets; and it finds stored keys.
+        by_sdk = self._key is None or (urlsplit(self.base_url).hostname or "").endswith(_HOSTED)
+        if not by_sdk:
+            self.models = models_of(self.base_url, self._key or "", self.waits)
         os.environ.setdefault("TINKER_TELEMETRY", "0")
         self._sdk = need("tinker", "tinker", "training with Tinker")
-        self.models = self._models()
+        if by_sdk:
+            self.models = self._models_by_sdk()
         self.service = self._new_service()
 
-    def _models(self) -> dict[str, Any]:
-        """Return the names of the server's models and what it says about each; this checks the key."""
+    def _models_by_sdk(self) -> dict[str, Model]:
+        """Return the models that the SDK names; this checks the key."""
 
         def ask() -> Any:
             client = self._rest_client
             if client is None:
-                return self._new_service().get_server_capabilities()
+                return self._sdk.ServiceClient(
+                    base_url=self.base_url, api_key=self._key
+                ).get_server_capabilities()
             return client.get_server_capabilities().result()
 
-        try:
-            found = _in_thread(ask).result(timeout=MODELS_TIMEOUT_S)
-        except FutureTimeout:
-            raise NotAvailable(f"the Tinker server at {self.base_url} does not name its models") from None
-        except self._sdk.AuthenticationError as error:
-            raise InvalidArgument(
-                f"the Tinker server at {self.base_url} refuses the key: {_sentence(error)}"
-            ) from error
-        except self._sdk.TinkerError as error:
-            raise NotAvailable(f"the Tinker server at {self.base_url}: {_sentence(error)}") from error
-        return {model.model_name: model for model in found.supported_models}
+        found = self._opened(ask, "the names of its models", MODELS_S)
+        names = (one.model_name for one in found.supported_models)
+        contexts = (getattr(one, "max_context_length", None) for one in found.supported_models)
+        return {name: Model(name, context) for name, context in zip(names, contexts, strict=True)}
 
     def _new_service(self) -> Any:
-        return self._sdk.ServiceClient(base_url=self.base_url, api_key=self._key)
+        """Open a session; it ends with :meth:`close`."""
+
+        def open_session() -> Any:
+            return self._sdk.ServiceClient(base_url=self.base_url, api_key=self._key)
+
+        return self._opened(open_session, "a session", SESSION_S)
+
+    def _opened(self, function: Callable[[], Any], what: str, seconds: float) -> Any:
+        """Return what a first request returns; its errors say what to do about key, server or version."""
+        try:
+            return self.result(in_thread(function), what, seconds)
+        except RequestRefused as error:
+            cause = error.__cause__
+            if cause is not None and isinstance(cause, self._sdk.AuthenticationError):
+                raise InvalidArgument(
+                    f"the Tinker server at {self.base_url} refuses the key: {_sentence(cause)}"
+                ) from error
+            raise
 
     def choose_model(self, name: str, default: str) -> str:
         """Return ``name``, or without one ``default``, or the server's first model; raise for one it does not have."""
@@ -105,12 +140,13 @@ class Connection:
 
     def context_of(self, model: str) -> int | None:
         """Return the context length of a model in tokens, or ``None`` if the server does not say it."""
-        return getattr(self.models.get(model), "max_context_length", None)
+        known = self.models.get(model)
+        return None if known is None else known.max_context_length
 
     def delete_checkpoint(self, path: str) -> None:
         """Delete a checkpoint."""
         client = self._rest_client or self.service.create_rest_client()
-        self.call(client.delete_checkpoint_from_tinker_path, path)
+        self.call(client.delete_checkpoint_from_tinker_path, path, what="the end of an old checkpoint")
 
     @cached_property
     def _rest_client(self) -> Any:
@@ -119,35 +155,58 @@ class Connection:
             return None
         return self._sdk.RestClient(base_url=self.base_url, api_key=self._key)
 
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: Any, what: str = "an answer", **kwargs: Any) -> Any:
         """Call a function of the SDK that blocks, and wait for its result, or for that of the future it returns."""
-        result = self.result(_in_thread(lambda: function(*args, **kwargs)))
-        return self.result(result) if hasattr(result, "result") else result
+        return self.result(self.begin(function, *args, **kwargs), what)
 
-    def result(self, future: Any) -> Any:
-        """Wait for the result of an SDK future; raise ``ServerLost`` if the server is gone in the meantime."""
-        while True:
-            try:
-                return future.result(timeout=POLL_S)
-            except FutureTimeout as error:
-                if _failed_with(future, error):  # the SDK has given up; waiting longer would never end
-                    raise ServerLost(
-                        f"the Tinker server at {self.base_url} does not answer: {_sentence(error)}"
-                    ) from error
-                if not self._is_alive():
-                    raise ServerLost(f"the Tinker server at {self.base_url} does not answer") from error
-            except self._sdk.APIConnectionError as error:
-                raise ServerLost(f"the Tinker server at {self.base_url}: {_sentence(error)}") from error
-            except Exception as error:
-                raise self._translated(error) from error
+    def begin(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the SDK that may block, in a thread; return the future of its result for :meth:`result`.
+
+        If it returns a future itself, that one's result is the result.
+        """
+
+        def run() -> Any:
+            returned = function(*args, **kwargs)
+            return returned.result() if hasattr(returned, "result") else returned
+
+        return in_thread(run)
+
+    def result(self, future: Any, what: str = "an answer", seconds: float | None = None) -> Any:
+        """Wait for the result of an SDK future; raise ``ServerLost`` if the server is gone in the meantime.
+
+        ``what`` names it in messages about a long wait. Raise ``NotAvailable`` if the server answers health checks,
+        and the result does not come within ``seconds``, by default those of the constructor.
+        """
+        limit = self._answer_s if seconds is None else seconds
+        with self.waits.waiting(what, min(FIRST_EXPECTED_S, limit)) as look:
+            while True:
+                try:
+                    return future.result(timeout=min(POLL_S, limit))
+                except FutureTimeout as error:
+                    if _failed_with(future, error):  # the SDK has given up; waiting longer would never end
+                        raise ServerLost(
+                            f"the Tinker server at {self.base_url} does not answer: {_sentence(error)}"
+                        ) from error
+                    waited = look()
+                    if not self._is_alive():
+                        raise ServerLost(f"the Tinker server at {self.base_url} does not answer") from error
+                    if waited > limit:
+                        raise NotAvailable(
+                            f"the Tinker server at {self.base_url} has not finished {what} within {limit:g} s; look "
+                            "at its log, or give a longer --answer-timeout"
+                        ) from error
+                except self._sdk.APIConnectionError as error:
+                    raise ServerLost(f"the Tinker server at {self.base_url}: {_sentence(error)}") from error
+                except Exception as error:
+                    raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> Exception:
         """Return what a failed request means: a lost server, a refusal, or the exception itself."""
         cause = error if isinstance(error, self._sdk.APIStatusError) else error.__cause__
-        if getattr(cause, "status_code", None) in LOST_STATUS:
-            return ServerLost(
-                f"the Tinker server at {self.base_url} has forgotten this run: {_sentence(error)}"
-            )
+        status = getattr(cause, "status_code", None)
+        if isinstance(status, int) and (status in LOST_STATUS or status >= 500):
+            why = "has forgotten this run" if status in (404, 410) else "does not serve this run"
+            return ServerLost(f"the Tinker server at {self.base_url} {why}: {_sentence(error)}")
         if isinstance(error, self._sdk.TinkerError):
             return RequestRefused(f"the Tinker server at {self.base_url}: {_sentence(error)}")
         return error
@@ -165,21 +224,15 @@ class Connection:
     def _answers(self) -> bool | None:
         """Return whether the server answers; ``None`` if it took the connection and was silent."""
         try:
-            with requests.Session() as session:
-                session.trust_env = not self._is_loopback  # a proxy would answer for a dead local server
-                answer = session.get(f"{self.base_url}/api/v1/healthz", timeout=HEALTH_TIMEOUT_S)
-        except requests.exceptions.ReadTimeout:
+            answer = get(f"{self.base_url}/api/v1/healthz", HEALTH_TIMEOUT_S)
+        except Silent:
             return None
-        except requests.exceptions.RequestException:
+        except Unreachable:
             return False
-        if answer.status_code >= 500:  # a gateway says that the server behind it is gone
+        if answer.status >= 500:  # a gateway says that the server behind it is gone
             return False
         self._last_answer = time.monotonic()
         return True
-
-    @property
-    def _is_loopback(self) -> bool:
-        return urlsplit(self.base_url).hostname in ("127.0.0.1", "localhost", "::1")
 
     def reconnect(self, wait_s: float, report: Callable[[str], Any]) -> None:
         """Wait until the server answers again, and open a new session; raise ``NotAvailable`` after ``wait_s``.
@@ -187,11 +240,17 @@ class Connection:
         A longer wait is reported.
         """
         self._discard("errored")
-        if self.local is not None and not self.local.is_running:
+        if self.local is not None and not self._answers():
             self.local.restart()
         started, reported = time.monotonic(), False
-        while not self._answers():
+        while True:
             waited = time.monotonic() - started
+            if self._answers():
+                try:
+                    self.service = self._new_service()
+                    return
+                except ServerLost:  # it went again; the SDK has waited for it for a while
+                    pass
             if waited > wait_s:
                 raise NotAvailable(
                     f"the Tinker server at {self.base_url} did not come back within {wait_s:g} s"
@@ -202,7 +261,6 @@ class Connection:
                     f"the Tinker server at {self.base_url} does not answer; waiting up to {wait_s:g} s for it"
                 )
             time.sleep(POLL_S)
-        self.service = self._new_service()
 
     def _discard(self, status: str) -> Any:
         """Begin to close the session, and return the future of that, which a lost server never answers."""
@@ -222,31 +280,6 @@ class Connection:
             self.local.close()
 
 
-def _in_thread(function: Callable[[], Any]) -> Future[Any]:
-    """Call a function in a thread that may be left behind, and return the future of its result."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except Exception as error:  # noqa: BLE001 - it is raised again by result()
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="Tinker call", daemon=True).start()
-    return future
-
-
-def in_time(function: Callable[[], Any], seconds: float) -> str | None:
-    """Call a function that may wait for a server; return ``None``, or why it did not succeed within ``seconds``."""
-    try:
-        _in_thread(function).result(timeout=seconds)
-    except FutureTimeout:
-        return f"the server did not answer within {seconds:g} s"
-    except Exception as error:  # noqa: BLE001 - the caller reports it
-        return str(error)
-    return None
-
-
 def _failed_with(future: Any, error: Exception) -> bool:
     """Return whether a timeout is the failure of the request itself, not the end of a wait for it."""
     # The future of a sample has both kinds of methods, of which those of a standard future warn.
@@ -259,9 +292,14 @@ def _is_no_closed_session(record: logging.LogRecord) -> bool:
 
 
 def _key() -> str | None:
-    """Return the key of the environment, or ``None`` if the SDK has another source; raise for a wrong one."""
-    key = os.environ.get("TINKER_API_KEY", "")
-    if not key and (os.environ.get("TINKER_CREDENTIAL_CMD") or _stored_credentials().exists()):
+    """Return the key of the environment, or ``None`` if the SDK has another source; raise for a wrong one.
+
+    The variable may hold a reference, ``file:PATH``.
+    """
+    key = os.environ.get("TINKER_API_KEY", "").strip()
+    if is_reference(key):
+        key = _referenced(key)
+    elif not key and (os.environ.get("TINKER_CREDENTIAL_CMD") or _stored_credentials().exists()):
         return None
     if not key:
         raise InvalidArgument(
@@ -270,6 +308,28 @@ def _key() -> str | None:
         )
     if not key.startswith(("tml-", "eyJ")):
         raise InvalidArgument("TINKER_API_KEY is no Tinker key, which begins with tml-; set the right one")
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise InvalidArgument(
+            "TINKER_API_KEY has characters that no key has, such as spaces or line breaks; set the key alone"
+        )
+    return key
+
+
+def _referenced(reference: str) -> str:
+    """Return the key that a reference names; raise ``InvalidArgument`` if there is none."""
+    try:
+        key = read_reference(reference)
+    except KeyError:
+        raise InvalidArgument(
+            f"TINKER_API_KEY is {shown(reference)}, and that variable is not set; set it to the key"
+        ) from None
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidArgument(
+            f"TINKER_API_KEY is {shown(reference)}, which cannot be read ({problem}); name a file with the key"
+        ) from None
+    if not key:
+        raise InvalidArgument(f"TINKER_API_KEY is {shown(reference)}, which is empty; write the key to it")
     return key
 
 
@@ -277,14 +337,12 @@ def _stored_credentials() -> Path:
     return Path.home() / ".tinker" / "credentials.json"
 
 
-def _resolved(base_url: str) -> str:
-    """Return the URL that the SDK would use."""
-    if base_url or os.environ.get("TINKER_BASE_URL"):
-        return (base_url or os.environ["TINKER_BASE_URL"]).rstrip("/")
+def _hosted_url() -> str:
+    """Return the URL of the hosted service."""
     return need("tinker.lib.base_url", "tinker", "training with Tinker").resolve_base_url()
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     """Return the server's own words in an exception of the SDK, in one line."""
     body = getattr(error, "body", None)
     detail = (

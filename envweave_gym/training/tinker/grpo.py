@@ -16,26 +16,25 @@ from typing import Any
 
 import envweave_gym
 from envweave_gym.chat import ChatGame, ChatRules
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, need, shown
+from envweave_gym.training.run_lock import RunLock
 from envweave_gym.training.run_metrics import NotWritten, RunMetrics, summary
-from envweave_gym.training.tinker.connection import Connection, ServerLost, in_time
-from envweave_gym.training.tinker.datums import (
-    TrainingRow,
-    centred,
-    mean_reply_logprob,
-    with_entropy_bonus,
-)
+from envweave_gym.training.tinker.advantages import training_rows
+from envweave_gym.training.tinker.connection import Connection, ServerLost
+from envweave_gym.training.tinker.datums import TrainingRow
 from envweave_gym.training.tinker.episodes import Episode, Policies, Task
+from envweave_gym.training.tinker.interrupts import interrupt_at_end
 from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.notices import Notices
 from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
-from envweave_gym.training.tinker.run_state import FILE, RunState, settings_of
+from envweave_gym.training.tinker.run_state import FILE, RunState, defaults_of, settings_of
 from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest, seed_of
 from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps, problems
+from envweave_gym.training.tinker.waiting import in_time, print_line
 
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 """The base model where the server has it and none is given."""
@@ -54,30 +53,6 @@ BIASED = (
 )
 _HELD_OUT = 1 << 30
 """Seeds of held-out tasks are from here on, those of training below."""
-
-
-def training_rows(episodes: Sequence[Episode], entropy: float = 0.0) -> dict[str, list[TrainingRow]]:
-    """Return the rows of each agent, with advantages that are centred in its group.
-
-    ``entropy`` is the weight of the entropy bonus.
-    """
-    groups: dict[tuple[int, str], list[Any]] = {}
-    for episode in episodes:
-        for agent, trajectory in episode.trajectories.items():
-            if episode.fault is None and trajectory.counts:
-                groups.setdefault((episode.task.group, agent), []).append(trajectory)
-    rows: dict[str, list[TrainingRow]] = {}
-    for (index, agent), group in groups.items():
-        advantages = centred([trajectory.reward for trajectory in group])
-        if not any(advantages) and not entropy:
-            continue
-        baseline = mean_reply_logprob([row for trajectory in group for row in trajectory.rows])
-        rows.setdefault(agent, []).extend(
-            with_entropy_bonus(row, advantage, entropy, baseline, index)
-            for trajectory, advantage in zip(group, advantages, strict=True)
-            for row in trajectory.rows
-        )
-    return rows
 
 
 class Trainer:
@@ -108,20 +83,33 @@ class Trainer:
         self.options, self._env_id = options, env_id
         self._held_out_resets = held_out_resets or [{}]
         need("tqdm", "tinker", "the progress bar")
-        settings = settings_of(options, env_id=env_id, arguments=arguments or {}, held_out=held_out or {})
-        self.state = RunState(settings=settings)
-        self.log = RunMetrics(options.folder, self.curves, resume=options.resume)
-        if options.resume:
-            self.state = RunState.load(options.folder, settings, only_plays=only_plays)
-            self.state.settings = settings
-        self.updates, self._success = self.state.update, self.state.success
+        self.learners: dict[str, Learner] = {}
+        self.prompts: Prompts | None = None
+        self.bar: Any = None
+        self._losses = 0
+        self._is_whole = False
+        """Whether adapters and metrics are those of the last update, not in the middle of the next one."""
+        self._agents: list[str] = []
         self._status = "errored"
         self._exit = contextlib.ExitStack()
+        settings = settings_of(options, env_id=env_id, arguments=arguments or {}, held_out=held_out or {})
+        self.state = RunState(settings=settings)
         with contextlib.ExitStack() as opening:
-            self.connection = Connection(options.base_url, local=self._local_server(opening))
+            lock = opening.enter_context(RunLock(options.folder))
+            self.log = RunMetrics(options.folder, self.curves, resume=options.resume, lock=lock)
+            if options.resume:
+                defaults = defaults_of(options)
+                self.state = RunState.load(options.folder, settings, defaults=defaults, only_plays=only_plays)
+                self.state.settings = settings
+            self.updates, self._success = self.state.update, self.state.success
+            self.connection = Connection(
+                options.base_url,
+                local=self._local_server(opening),
+                report=self._report,
+                answer_s=options.answer_timeout,
+            )
             opening.callback(self._close_connection)
             self.model = self.connection.choose_model(options.model, DEFAULT_MODEL)
-            self._agents: list[str] = []
             self._training = self._rollouts(opening, {**(arguments or {})})
             self._held_out = (
                 self._rollouts(opening, {**(arguments or {}), **held_out}) if held_out else self._training
@@ -129,12 +117,6 @@ class Trainer:
             self.transcripts = Transcripts(f"{env_id}, {self.model}", options.folder / "transcripts.html")
             self._notices = Notices(self._report, self.transcripts)
             self._exit = opening.pop_all()
-        self.learners: dict[str, Learner] = {}
-        self.prompts: Prompts | None = None
-        self.bar: Any = None
-        self._losses = 0
-        self._is_whole = False
-        """Whether adapters and metrics are those of the last update, not in the middle of the next one."""
 
     def _local_server(self, opening: contextlib.ExitStack) -> LocalServer | None:
         """Start the local server, whose checkpoints are in the folder of the run."""
@@ -206,6 +188,8 @@ class Trainer:
             except (ServerLost, NotAvailable) as error:
                 print(f"the weights were not saved: {error}", file=sys.stderr)
             raise
+        except KeyboardInterrupt as stop:  # without arguments it came before the training, or after it
+            raise KeyboardInterrupt(*(stop.args or [self._resumption()])) from None
         self._status = "success"
         self._print(result)
         return result
@@ -219,47 +203,66 @@ class Trainer:
         print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
 
     def _to_the_end(self) -> dict[str, Any]:
-        while True:
-            try:
-                self._train()
-                self._training.require_actions()
-                self.transcripts.write()
-                return self.finish()
-            except ServerLost as error:
-                self._recover(error)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(self._stop()) from None
+        """Train and save; an error or Ctrl-C ends with a checkpoint of the last whole update, if there is one."""
+        try:
+            while True:
+                try:
+                    self._train()
+                    self._training.require_actions()
+                    self.transcripts.write()
+                    return self.finish()
+                except ServerLost as error:
+                    self._recover(error)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._stop()) from None
+        except NotWritten:
+            raise
+        except EnvweaveError:
+            if self.updates:
+                self._report(self._stop())
+            raise
 
     def _stop(self) -> str:
         """Save a checkpoint if the server answers soon; return from which update the run can go on."""
-        saved = self.state.update if self.state.checkpoints else None
-        if self._is_whole and saved != self.updates:
+        is_saved = self.state.checkpoints and self.state.update == self.updates
+        if self._is_whole and not is_saved:
             self._report("saving a checkpoint; Ctrl-C again ends without it")
-            failure = in_time(self._checkpoint, STOP_S)
-            if failure is None:
-                saved = self.updates
-            else:
+            if failure := in_time(self._checkpoint_at_stop, STOP_S):
                 self._report(f"no checkpoint of update {self.updates} was saved: {failure}")
-        return "there is no checkpoint yet" if saved is None else f"--resume goes on from update {saved}"
+        return self._resumption()
+
+    def _resumption(self) -> str:
+        if not self.state.checkpoints:
+            return "there is no checkpoint yet"
+        return f"--resume goes on from update {self.state.update}"
+
+    def _checkpoint_at_stop(self) -> None:
+        if not self.log.rows:  # it was stopped in the evaluation before the first update
+            self.log.write(episodes=0)
+        self._checkpoint()
 
     def _recover(self, error: ServerLost) -> None:
+        self._is_whole = False
         self._losses += 1
         if self._losses > MOST_LOSSES:
             raise NotAvailable(f"{error}, {self._losses} times without an update in between") from error
         self._report(f"{error}; going on from update {self.state.update}")
         self.connection.reconnect(self.options.server_wait, self._report)
-        self.learners, self._is_whole = {}, False
+        self.learners = {}
 
     def _report(self, line: str) -> None:
-        self.bar.write(line, file=sys.stderr)  # above the progress bar
+        if self.bar is None:
+            print_line(line)
+        else:
+            self.bar.write(line, file=sys.stderr)  # above the progress bar
 
     def _train(self) -> None:
         if not self.learners:
             self._open_learners()
             self._go_back()
+        self._is_whole = True
         if not self.log.rows:
             self.log.write(episodes=0, **self.evaluate())
-        self._is_whole = True
         while not self.is_done():
             self._one_update()
 
@@ -305,30 +308,48 @@ class Trainer:
         rows = self._by_learner(self.training_rows(played.episodes, number))
         sampled = self.log.seconds
         rate = options.rate_at(number)
-        self._is_whole = False
-        steps = [self.learners[name].update(part, rate) for name, part in rows.items() if part]
-        self.updates += 1
-        values = {
-            "episodes": self.updates * options.batch,
-            **of_episodes(played, options),
-            **of_steps([step for one in steps for step in one], options),
-            "learning_rate": rate,
-            "sample_seconds": round(sampled - started, 3),
-            "train_seconds": round(self.log.seconds - sampled, 3),
-        }
-        if "success" in values:  # else all episodes were lost, which is no failure of the policy
-            self._success += AVERAGED * (values["success"] - self._success)
-        self._notices.faults(f"update {self.updates}", played)
-        self._notices.trained(sum(map(len, rows.values())), values)
-        self.transcripts.add(f"update {self.updates}", played.episodes[: options.group])
-        if options.eval_every and (self.updates % options.eval_every == 0 or self.updates == options.updates):
-            values |= self.evaluate()
-        self.log.write(**values)
-        self._is_whole = True
+        values: dict[str, Any] = {}
+        try:
+            with interrupt_at_end(self._report, "finishing the update"):
+                self._is_whole = False
+                steps = [self.learners[name].update(part, rate) for name, part in rows.items() if part]
+                self.updates += 1
+                values = {
+                    "episodes": self.updates * options.batch,
+                    **of_episodes(played, options),
+                    **of_steps([step for one in steps for step in one], options),
+                    "learning_rate": rate,
+                    "sample_seconds": round(sampled - started, 3),
+                    "train_seconds": round(self.log.seconds - sampled, 3),
+                }
+                self._note(played, values)
+            if options.eval_every and (
+                self.updates % options.eval_every == 0 or self.updates == options.updates
+            ):
+                values |= self.evaluate()
+        except KeyboardInterrupt:
+            if values:
+                self._write(values)
+            raise
+        self._write(values)
         self.bar.set_postfix(success=f"{self._success:.2f}", reward=f"{values.get('reward', 0.0):.2f}")
         if options.save_every and self.updates % options.save_every == 0:
             self._checkpoint()
         self._losses = 0
+
+    def _note(self, played: Played, values: Mapping[str, Any]) -> None:
+        """Note the success of an update, what it played, and what there is to report about it."""
+        if "success" in values:  # else all episodes were lost, which is no failure of the policy
+            self._success += AVERAGED * (values["success"] - self._success)
+        self._notices.faults(f"update {self.updates}", played)
+        self._notices.trained(values.get("trained_rows", 0), values)
+        self.transcripts.add(f"update {self.updates}", played.episodes[: self.options.group])
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        """Write the metrics of the last update, which is whole with them."""
+        with interrupt_at_end(self._report, "writing the metrics"):
+            self.log.write(**values)
+            self._is_whole = True
 
     def _by_learner(self, rows: dict[str, list[TrainingRow]]) -> dict[str, list[TrainingRow]]:
         if self.options.adapters == "role":
@@ -412,13 +433,13 @@ class Trainer:
     def _checkpoint(self) -> None:
         """Save all adapters, then the state that names them, and delete the checkpoints that it names no more."""
         name = f"update-{self.updates:06d}"
-        checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
-        evaluated = (row["held_out_success"] for row in reversed(self.log.rows) if "held_out_success" in row)
-        superseded = self.state.advance(
-            self.updates, checkpoints, self._success, next(evaluated, self._success)
-        )
-        self.log.sync()
-        self.state.save(self.options.folder)
+        with interrupt_at_end(self._report, "saving the checkpoint"):
+            checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
+            scores = (row.get("held_out_success") for row in reversed(self.log.rows))
+            score = next((one for one in scores if one is not None), self._success)
+            superseded = self.state.advance(self.updates, checkpoints, self._success, score)
+            self.log.sync()
+            self.state.save(self.options.folder)
         for path in superseded:
             try:
                 self.connection.delete_checkpoint(path)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave_gym.core.faults import InvalidArgument, need
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, need, shown
 from envweave_gym.training.tinker.connection import Connection, ServerLost
 from envweave_gym.training.tinker.datums import TrainingRow, in_parts
 from envweave_gym.training.tinker.sampling import Sampler, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 _CLIPPED = ("ppo", "cispo")
+_WEIGHTS = "weights for sampling"
 
 
 @dataclass(frozen=True)
@@ -48,21 +50,33 @@ class Learner:
                 rank=options.rank,
                 seed=seed_of("adapter", options.seed, name),
                 train_unembed=options.train_unembed,
+                what="a new adapter",
             )
-        self._sampling = connection.call(self.client.save_weights_and_get_sampling_client)
+        self._sampling = connection.call(self.client.save_weights_and_get_sampling_client, what=_WEIGHTS)
+        self._saved: dict[str, int] = {}
 
     def tokenizer(self) -> Any:
-        """Load the tokenizer of the base model."""
-        if self._options.tokenizer:
+        """Load the tokenizer of the base model; raise ``NotAvailable`` if it cannot be found or read."""
+        given, wait = self._options.tokenizer, self._connection.call
+        try:
+            if not given:
+                return wait(self.client.get_tokenizer, what="its tokenizer")
             transformers = need("transformers", "tinker", "loading a tokenizer")
-            return transformers.AutoTokenizer.from_pretrained(self._options.tokenizer)
-        return self._connection.call(self.client.get_tokenizer)
+            return wait(transformers.AutoTokenizer.from_pretrained, given, what="the tokenizer")
+        except EnvweaveError:
+            raise
+        except Exception as error:  # of the hub, of files, or of their content
+            source = f"--tokenizer {shown(given)}" if given else f"the tokenizer of {self._model}"
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise NotAvailable(
+                f"{source} cannot be loaded; give --tokenizer FOLDER or NAME: {reason}"
+            ) from error
 
     def sampler(self, stop: Sequence[int], temperature: float) -> Sampler:
         """Return a sampler of the newest weights."""
         return Sampler(
             self._sampling,
-            self._connection.result,
+            partial(self._connection.result, what="samples"),
             max_tokens=self._options.max_tokens,
             stop=stop,
             temperature=temperature,
@@ -85,12 +99,12 @@ class Learner:
             datums = [row.datum() for row in chosen]
             passed = self.client.forward_backward(datums, options.loss, self._loss_config())
             pending.append((chosen, passed, self.client.optim_step(adam)))
-        sampling = self.client.save_weights_and_get_sampling_client()
+        sampling = self._connection.begin(self.client.save_weights_and_get_sampling_client)
         steps = [
             Step(chosen, self._logprobs(passed, stepped), is_first=index == 0)
             for index, (chosen, passed, stepped) in enumerate(pending)
         ]
-        self._sampling = self._connection.result(sampling) if hasattr(sampling, "result") else sampling
+        self._sampling = self._connection.result(sampling, _WEIGHTS)
         return steps
 
     def _loss_config(self) -> dict[str, float] | None:
@@ -99,23 +113,29 @@ class Learner:
         return {"clip_low_threshold": self._options.clip_low, "clip_high_threshold": self._options.clip_high}
 
     def _logprobs(self, passed: Any, stepped: Any) -> list[NDArray[np.float64]]:
-        outputs = self._connection.result(passed).loss_fn_outputs
-        self._connection.result(stepped)
+        outputs = self._connection.result(passed, "a training pass").loss_fn_outputs
+        self._connection.result(stepped, "an optimiser step")
         return [np.asarray(output["logprobs"].tolist(), np.float64) for output in outputs]
 
     def save(self, name: str) -> str:
-        """Save weights and optimiser, and return the path of the checkpoint."""
-        return self._connection.result(self.client.save_state(name)).path
+        """Save weights and optimiser, and return the path of the checkpoint.
+
+        A name is used once: a save that was interrupted may have taken it, or still takes it.
+        """
+        times = self._saved[name] = self._saved.get(name, 0) + 1
+        unused = name if times == 1 else f"{name}-{times}"
+        return self._connection.result(self.client.save_state(unused), "a checkpoint").path
 
     def save_for_sampling(self, name: str) -> str:
         """Save the weights for sampling, and return their path."""
-        return self._connection.result(self.client.save_weights_for_sampler(name)).path
+        return self._connection.result(self.client.save_weights_for_sampler(name), _WEIGHTS).path
 
 
 def _restored(connection: Connection, path: str) -> Any:
     """Return a training client of a checkpoint; raise ``InvalidArgument`` if the server does not have it."""
     try:
-        return connection.call(connection.service.create_training_client_from_state_with_optimizer, path)
+        create = connection.service.create_training_client_from_state_with_optimizer
+        return connection.call(create, path, what="the adapter of a checkpoint")
     except ServerLost as error:
         if path not in str(error):
             raise

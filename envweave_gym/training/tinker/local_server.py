@@ -41,9 +41,13 @@ class LocalServer:
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._ready = threading.Event()
         in_forked_child(self, LocalServer._forget)
-        self._start()
-        if wait:
-            self.wait()
+        try:
+            self._start()
+            if wait:
+                self.wait()
+        except BaseException:  # also Ctrl-C: nobody has the object yet to close it
+            self.close()
+            raise
 
     @property
     def base_url(self) -> str:

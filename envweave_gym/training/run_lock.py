@@ -1,0 +1,79 @@
+"""File lock on the folder of a run: of two runs of one name at once, the second is refused.
+
+The lock ends with its process, also after SIGKILL; the file that it is on names the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.os_support.file_lock import try_lock, unlock
+from envweave_gym.os_support.process_local import in_forked_child
+
+FILE = "run.lock"
+
+
+class RunLock:
+    """Context manager that holds the lock of a folder; the file is removed at the end."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Lock the folder, which is made if it is missing; raise ``InvalidArgument`` if another run has it."""
+        self._path = Path(folder) / FILE
+        self._lock: int | None = None
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self._lock = self._taken()
+            if self._lock is not None:
+                os.ftruncate(self._lock, 0)
+                os.write(self._lock, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            self.close()
+            problem = error.strerror or str(error)
+            raise InvalidArgument(
+                f"no run can be written to {folder} ({problem}); give another --out"
+            ) from error
+        if self._lock is None:
+            raise InvalidArgument(
+                f"another run{self._owner()} writes to {folder}; wait for its end, or give another --run"
+            )
+        in_forked_child(self, RunLock._forget)
+
+    def _taken(self) -> int | None:
+        """Return the descriptor of the lock, ``None`` if another run has it."""
+        while (lock := try_lock(self._path)) is not None:
+            if self._is_at_path(lock):
+                return lock
+            unlock(lock)  # that run has ended since, and has removed the file
+        return None
+
+    def _is_at_path(self, lock: int) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(lock), self._path.stat())
+        return False
+
+    def _owner(self) -> str:
+        with contextlib.suppress(OSError, ValueError):
+            return f" (process {int(self._path.read_text(encoding='ascii'))})"
+        return ""
+
+    def close(self) -> None:
+        """Remove the file, and release the lock."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            self._path.unlink(missing_ok=True)
+            unlock(lock)
+
+    def _forget(self) -> None:
+        """Close the descriptor in a forked child, which would hold the lock after its owner's end."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
