@@ -139,7 +139,7 @@ def models_of(base_url: str, key: str, waits: Waits) -> dict[str, Model]:
     deadline = time.monotonic() + MODELS_S
     with waits.waiting("the names of its models", expected=0.0) as look:
         while True:
-            answer = _asked(base_url, headers, deadline, look)
+            answer = _answer_of(base_url, headers, deadline, look)
             if answer.status < 500 and answer.status not in (408, 429):
                 return _read(base_url, answer)
             if time.monotonic() + RETRY_S > deadline:
@@ -150,7 +150,7 @@ def models_of(base_url: str, key: str, waits: Waits) -> dict[str, Model]:
             time.sleep(RETRY_S)
 
 
-def _asked(base_url: str, headers: dict[str, str], deadline: float, look: Callable[[], float]) -> Answer:
+def _answer_of(base_url: str, headers: dict[str, str], deadline: float, look: Callable[[], float]) -> Answer:
     """Ask for the models; ``look`` is called while nothing comes."""
     left = max(0.1, deadline - time.monotonic())
     future = in_thread(lambda: get(f"{base_url}{_MODELS}", left, headers))
