@@ -229,13 +229,18 @@ class WebSocket:
         if connected.ahead:
             self._reader.feed(connected.ahead)
 
-    def send(self, message: bytes, deadline: float | None = None, before: bytes = b"") -> None:
-        """Send the binary messages ``before``, unless it is empty, and ``message``; short ones in one system call."""
-        data = frame_of(before, masked=True) if before else b""
+    def send(
+        self, message: bytes, deadline: float | None = None, before: bytes = b"", *, kind: int = BINARY
+    ) -> None:
+        """Send the messages ``before``, unless it is empty, and ``message``; short ones in one system call.
+
+        ``kind`` is ``BINARY`` or ``TEXT``; the bytes of a text are UTF-8.
+        """
+        data = frame_of(before, masked=True, kind=kind) if before else b""
         if len(message) < _CHUNK_BYTES:
-            self._socket.send_all(data + frame_of(message, masked=True), deadline)
+            self._socket.send_all(data + frame_of(message, masked=True, kind=kind), deadline)
             return
-        for part in chain((data,), frame_parts(message, masked=True)):
+        for part in chain((data,), frame_parts(message, masked=True, kind=kind)):
             self._socket.send_all(part, deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
@@ -254,6 +259,14 @@ class WebSocket:
                 raise ConnectionClosed(payload)
             if kind == PING:
                 self._socket.send_all(frame_of(payload, masked=True, kind=PONG), deadline)
+
+    def fileno(self) -> int:
+        """Return the file descriptor, for ``poll``; -1 after :meth:`close`."""
+        return self._socket.fileno()
+
+    def cut(self) -> None:
+        """Shut the connection down from any thread, which wakes the one that sends or receives on it."""
+        self._socket.cut()
 
     def close(self) -> None:
         """Close the connection without a close frame."""

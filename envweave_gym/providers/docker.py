@@ -28,7 +28,7 @@ from envweave_gym.core.config import named
 from envweave_gym.core.faults import EnvweaveError, NotAvailable
 from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.options import image_in, options_in
-from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, is_healthy, with_code
+from envweave_gym.providers.replica import AT_REST, Replica, is_healthy, with_code
 
 OPTIONS = ("image", *(field.name for field in fields(ContainerOptions)))
 """Options of ``backend="docker"``, beside ``replicas`` and ``warm``."""
@@ -46,6 +46,9 @@ _log = logging.getLogger(__name__)
 
 class DockerReplica(Replica):
     """Replica in a Docker container."""
+
+    variables: Mapping[str, str] = {}
+    """Further environment variables of the container."""
 
     def __init__(
         self,
@@ -121,20 +124,23 @@ class DockerReplica(Replica):
             }
             config = self._client.images.get(self.image).attrs["Config"]
             merged["environment"]["ENVWEAVE_OWNER_FD"] = str(_STDIN)
+            merged["environment"] |= self.variables
             merged["volumes"] |= _slots_volume(config)
+            arguments = {**merged, **endpoint, **options, **self._program(config)}
             return self._client.containers.create(
                 self.image,
-                self._command(config),
                 stdin_open=True,
                 labels=labels_of_owner(),
                 name=new_name(),
                 log_config=_LOG,
                 # The owner asks the server, which is cheaper than a program in the container.
                 healthcheck={"test": ["NONE"]},
-                **merged,
-                **endpoint,
-                **options,
+                **arguments,
             )
+
+    def _program(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``containers.create`` that say what to run; ``config`` is that of the image."""
+        return {"command": self._command(config)}
 
     def _command(self, config: dict[str, Any]) -> list[str] | None:
         """Return the arguments for the image's entry point: the IDs to serve, and where the token comes from.
@@ -173,7 +179,7 @@ class DockerReplica(Replica):
         # With another exit code the kernel killed one of its processes earlier, and the server went on.
         if state["OOMKilled"] and state["ExitCode"] == _KILLED:
             return f"it took more than its memory ({self._options.memory}); give it more with memory="
-        return with_code(state["ExitCode"], self.logs(), "" if self.starts else NO_SERVER)
+        return with_code(state["ExitCode"], self.logs(), "" if self.starts else self.advice)
 
     def logs(self) -> str:
         """Return the last lines of the container's output."""

@@ -44,6 +44,10 @@ class Replica(ABC):
     """Callbacks by which clients in this process have it started again."""
     starts: int
     """Number of starts so far."""
+    program: str = "envweave serve"
+    """The program that is to serve, for the error if it does not."""
+    advice: str = NO_SERVER
+    """Advice for a replica that ends before it has ever served."""
 
     def __init__(self, what: str, token: str | None = None) -> None:
         """Initialise the state; a subclass then calls :meth:`_begin`.
@@ -167,7 +171,7 @@ class Replica(ABC):
                 if (why := STOPPED if self._is_over else self._ended()) is not None:
                     raise NotAvailable(f"{self.what} ended before its server answered: {why}")
             if now > deadline:
-                late = f"{self.what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
+                late = f"{self.what} did not serve within {seconds:g} s; is {self.program!r} what it runs?"
                 raise NotAvailable(f"{late} It last said: {last_words(self.logs())}")
             time.sleep(_HEALTH_EVERY_S)
 

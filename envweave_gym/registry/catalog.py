@@ -41,6 +41,7 @@ REGISTRIES: dict[Api, dict[str, Any]] = {
 }
 """The registry of each API; ``make`` treats a game in both PettingZoo registries as parallel by default."""
 
+_REMOTE_ENV = "envweave_gym.remote.env:RemoteEnv"
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[\w-]+/[\w.-]+-v\d+$")]
 _Path = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
 
@@ -101,13 +102,18 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     A server runs each such environment, and each without a card, in a thread of its own.
     """
     proxy: bool = False
-    """Whether the ID stands for an environment on a server, whose URL must be in the kwargs."""
+    """Whether the ID stands for an environment on a server, whose URL must be in the kwargs; it is not served."""
 
     def __post_init__(self) -> None:
         if (self.gym is None) == (self.aec is None and self.parallel is None):
             raise InvalidArgument(f"{self.id}: a card has either gym=, or aec= or parallel= or both")
         if self.gym is None and (self.vector or self.max_steps or self.game):
             raise InvalidArgument(f"{self.id}: vector=, max_steps= and game= go with gym=; a game has none")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the ID stands for an environment on a server of this package."""
+        return self.proxy and self.gym == _REMOTE_ENV
 
     @property
     def remote_kwargs(self) -> tuple[str, ...]:
@@ -253,8 +259,16 @@ CARDS = [
     EnvCard(
         id="envweave/Remote-v0",
         doc="Any environment of a server: url='http://host:port', env_id='…'.",
-        gym="envweave_gym.remote.env:RemoteEnv",
+        gym=_REMOTE_ENV,
         proxy=True,
+    ),
+    EnvCard(
+        id="envweave/OpenEnv-v0",
+        doc="Any environment of an OpenEnv server, image or Space: url='openenv://host:port'.",
+        gym="envweave_gym.hubs.openenv_env:OpenEnvClientEnv",
+        kwargs={"on_fault": "truncate"},
+        proxy=True,
+        concurrent=True,
     ),
     EnvCard(
         id="envweave/KuhnPoker-v0",

@@ -35,7 +35,7 @@ from envweave_gym.core.arguments import (
     step_limit,
 )
 from envweave_gym.core.faults import RESET_DEADLINE_S, InvalidArgument, MissingExtra, NotAvailable, need
-from envweave_gym.providers.base import release_unused, urls_of
+from envweave_gym.providers.base import is_elsewhere, release_unused, urls_of
 from envweave_gym.registry.catalog import EnvCard, card_of, cards, package_of
 from envweave_gym.remote import remote_game, remote_gym, remote_vector
 from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
@@ -213,7 +213,9 @@ def launch_game(
 
 def _id_and_urls(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the ID on the server and the server's URLs; an empty list means that this process makes it."""
-    if not card.proxy:
+    if card.proxy and not card.is_remote and is_elsewhere(card.id, backend):
+        raise InvalidArgument(f"{card.id} is played on a server that its url= names; leave backend= out")
+    if not card.is_remote:
         return card.id, urls_of(card.id, backend, kwargs, card.image, card.data)
     urls = urls_of(card.id, kwargs.pop("url", None), kwargs)
     if not urls:

@@ -54,7 +54,9 @@ def make(
     - ``unix://%40name#ID``: the same on a private server of this machine.
     - ``ray+actor://…``: the same on a Ray actor.
     - ``docker://image:tag#ID``: the same in a container of an image.
-    - ``openenv://…``, ``prime://…``: reserved for other ecosystems; refused by this version.
+    - ``openenv://host:port``: the environment of an OpenEnv server; ``openenv+https://host``, such as a live Space.
+    - ``openenv://docker/image``, ``openenv://hf/owner/name``: the same, started from an image or a Space.
+    - ``prime://…``: reserved for another ecosystem; refused by this version.
 
     An unknown name raises :class:`envweave_gym.UnknownEnvironment`, with the nearest names. Arguments:
 

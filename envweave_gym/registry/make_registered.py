@@ -69,7 +69,7 @@ def _imported_if_here(name: str, backend: Any) -> str:
 def _with_card(env_id: str, call: MakeCall) -> Any:
     """Make the environment of an ID that has a card, through its entry point."""
     backend, num_envs, kwargs = call.backend, call.num_envs, call.kwargs
-    if not cards()[env_id].proxy:
+    if not cards()[env_id].is_remote:
         check_reproducible(env_id, reproducible := kwargs.pop("reproducible", True))
         if not reproducible:
             raise InvalidArgument(f"{env_id} seeds every reset; leave reproducible=False out")

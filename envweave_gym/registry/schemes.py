@@ -28,8 +28,8 @@ SCHEMES = {
     "unix": f"{__name__}:make_on_server",
     "ray+actor": f"{__name__}:make_on_server",
     "docker": f"{__name__}:make_in_docker",
-    "openenv": f"{__name__}:refuse_openenv",
-    "openenv+https": f"{__name__}:refuse_openenv",
+    "openenv": "envweave_gym.hubs.openenv_names:make_openenv",
+    "openenv+https": "envweave_gym.hubs.openenv_names:make_openenv",
     "prime": f"{__name__}:refuse_prime",
 }
 """The built-in schemes, with the paths of their functions."""
@@ -90,11 +90,6 @@ def make_in_docker(call: MakeCall) -> Any:
     if call.backend not in (None, "docker"):
         raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
     return on_servers(env_id, urls_of(name, "docker", call.kwargs, image), call)
-
-
-def refuse_openenv(call: MakeCall) -> NoReturn:
-    """Raise ``NotAvailable`` for ``openenv://…``, a scheme that is reserved for environments of OpenEnv."""
-    raise _reserved(call, "the OpenEnv resolver")
 
 
 def refuse_prime(call: MakeCall) -> NoReturn:

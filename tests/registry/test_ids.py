@@ -379,9 +379,6 @@ def test_a_module_may_register_ids_when_it_is_imported(tmp_path: Any, monkeypatc
 @pytest.mark.parametrize(
     ("name", "needs"),
     [
-        ("openenv://localhost:8000", "the OpenEnv resolver"),
-        ("openenv+https://host", "the OpenEnv resolver"),
-        ("openenv://hf/owner/name", "the OpenEnv resolver"),
         ("prime://owner/name@1.0", "the Prime Hub resolver"),
     ],
 )

@@ -1,0 +1,220 @@
+"""Session on an OpenEnv server: one WebSocket, on which the server keeps one environment.
+
+The protocol has no request numbers. So a session allows one request at a time, and after anything but a proper reply
+(a timeout, a lost connection, an interrupt) it is lost for good: a late reply could be taken for that to the next
+request, and a new connection would silently be a fresh environment.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, NotAvailable, SessionLost, shown
+from envweave_gym.hubs import openenv_messages as messages
+from envweave_gym.hubs import openenv_pings
+from envweave_gym.net.dial import GATEWAY_ERRORS
+from envweave_gym.net.http import BodyTooLarge, HttpConnection
+from envweave_gym.net.websocket import TEXT, ConnectionClosed, HandshakeRefused, open_websocket
+from envweave_gym.os_support.process_local import Owner
+from envweave_gym.remote.errors import untrusted
+from envweave_gym.remote.transports import lost
+
+_LARGEST_DOCUMENT_BYTES = 4 << 20
+_CLOSE_TIMEOUT_S = 0.5
+"""Time to wait for the server's close frame: afterwards its slot is free for another session."""
+_LAST_MESSAGE_TIMEOUT_S = 0.5
+"""Time to wait for the message in which a server says why it has closed the connection."""
+_PING_TIMEOUT_S = 0.005
+_REFUSED = (401, 403)
+_NOT_FOUND = 404
+
+At = Callable[[], tuple[str, int] | None]
+
+
+class OpenEnvSession:
+    """One session on a server; :attr:`url` names the server in all errors."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], deadline: float, at: At | None = None) -> None:
+        """Connect to the server at ``url``, or at the host and port that ``at`` returns, before the deadline."""
+        self.url = url
+        self._owner, self._lock = Owner(), threading.Lock()
+        self._unrequested: bytes | None = None
+        self._why_lost = ""
+        try:
+            self._socket = open_websocket(
+                url, "/ws", deadline, headers, largest=messages.LARGEST_MESSAGE_BYTES, at=at
+            )
+        except HandshakeRefused as error:
+            raise refused(url, error.status) from None
+        except OSError as error:
+            raise connection_error(url, error) from None
+        weakref.finalize(self, self._socket.close).atexit = False
+        openenv_pings.answer_while_idle(self)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session can no longer be used."""
+        return bool(self._why_lost)
+
+    def call(
+        self, kind: str, data: Any, deadline: float, known: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Send a request and return the data of its reply; error replies raise what they mean.
+
+        ``known`` are the members of actions, if the server's schema names them all. After ``InvalidAction`` and
+        ``InvalidArgument`` the episode goes on. After all other errors the session is lost.
+        """
+        frame = _encoded(kind, data)
+        if not self._owner.is_here():
+            raise SessionLost(f"{self.url}: the session belongs to the process that opened it")
+        if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            raise TimeoutError(f"{self.url}: another thread's call did not end before the deadline")
+        try:
+            if self._why_lost:
+                raise SessionLost(f"{self.url}: the session is lost: {self._why_lost}")
+            reply = self._exchange(frame, deadline)
+            return messages.data_of(self.url, kind, reply, data, known)
+        except OSError as error:
+            self._lose(error)
+            raise connection_error(self.url, error) from None
+        except BaseException as error:
+            if not isinstance(error, (InvalidAction, InvalidArgument)):
+                self._lose(error)
+            raise
+        finally:
+            self._lock.release()
+
+    def _exchange(self, frame: bytes, deadline: float) -> messages.Reply:
+        if self._unrequested is not None:
+            return self._check_unrequested(messages.decode(self.url, self._unrequested))
+        try:
+            self._socket.send(frame, deadline, kind=TEXT)
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            return self._check_unrequested(self._last_message(error))
+        return messages.decode(self.url, self._socket.receive(deadline))
+
+    def _last_message(self, error: OSError) -> messages.Reply:
+        """Return the message that a server sent before it closed the connection; raise ``error`` if there is none."""
+        try:
+            last = self._socket.receive(time.monotonic() + _LAST_MESSAGE_TIMEOUT_S)
+        except OSError:
+            raise error from None
+        return messages.decode(self.url, last)
+
+    def _check_unrequested(self, reply: messages.Reply) -> messages.Reply:
+        """Return an error that a server sent on its own, as it does if it is full; other messages lose the session."""
+        if reply.type != "error":
+            raise SessionLost(f"{self.url} sent a message that nobody has requested: {shown(reply.type)}")
+        return reply
+
+    def answer_pings(self) -> None:
+        """Answer the server's pings; called between calls by the thread that serves all sessions."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._why_lost or self._unrequested is not None or not _is_readable(self._socket.fileno()):
+                return
+            self._unrequested = self._socket.receive(time.monotonic() + _PING_TIMEOUT_S)
+        except TimeoutError:  # it was a ping, or the beginning of something longer
+            pass
+        except OSError as error:
+            self._lose(error)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the session; a call of another thread fails at once."""
+        if not self._owner.is_here():
+            return
+        if not self._lock.acquire(blocking=False):
+            self._socket.cut()
+            return
+        try:
+            if not self._why_lost:
+                self._say_goodbye()
+                self._lose(SessionLost("it was closed"))
+        finally:
+            self._lock.release()
+
+    def _say_goodbye(self) -> None:
+        """Send the message ``close`` and wait a moment for the server's close frame."""
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        with suppress(OSError):
+            self._socket.send(messages.encode(messages.CLOSE), deadline, kind=TEXT)
+            while True:
+                self._socket.receive(deadline)
+
+    def _lose(self, error: BaseException) -> None:
+        self._why_lost = str(error) or type(error).__name__
+        openenv_pings.forget(self)
+        self._socket.close()
+
+
+def _encoded(kind: str, data: Any) -> bytes:
+    try:
+        return messages.encode(kind, data)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        wrong = InvalidAction if kind == messages.STEP else InvalidArgument
+        raise wrong(f"{shown(data)} cannot be sent as JSON: {error}") from None
+
+
+def _is_readable(number: int) -> bool:
+    if number < 0:
+        return False
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+# Errors, and documents that need no session
+
+
+def connection_error(url: str, error: OSError) -> Exception:
+    """Return the exception for a connection that failed, with the URL in its message."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return untrusted(url, error)
+    if isinstance(error, ConnectionClosed):
+        return ConnectionError(f"{url} has hung up: {error}")
+    return lost(url, error)
+
+
+def refused(url: str, status: int) -> Exception:
+    """Return the exception for an HTTP status other than the one that was expected."""
+    if status in _REFUSED:
+        return NotAvailable(f"{url} answers with HTTP {status}; give token='env:NAME' or 'file:PATH'")
+    if status in GATEWAY_ERRORS:
+        return ConnectionError(f"{url} is not reached: HTTP {status}")
+    return ConnectionError(f"{url} is no OpenEnv server: its WebSocket answers with HTTP {status}")
+
+
+def fetch_schema(
+    url: str, headers: Mapping[str, str], deadline: float, at: At | None = None
+) -> dict[str, Any] | None:
+    """Return the JSON object at ``/schema``; ``None`` if the server has no such path."""
+    try:
+        with HttpConnection(url, at=at) as connection:
+            response = connection.request("GET", "/schema", deadline, headers)
+            if response.status == _NOT_FOUND:
+                return None
+            if response.status != 200:
+                raise refused(url, response.status)
+            body = response.body(_LARGEST_DOCUMENT_BYTES)
+    except BodyTooLarge:
+        raise NotAvailable(f"{url}: its /schema is larger than {_LARGEST_DOCUMENT_BYTES} bytes") from None
+    except OSError as error:
+        raise connection_error(url, error) from None
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise NotAvailable(f"{url}: its /schema is no JSON object: {error}") from None
