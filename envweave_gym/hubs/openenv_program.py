@@ -7,7 +7,6 @@ other program can take the port.
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.hubs.openenv_container import variables_in
 from envweave_gym.os_support.process_local import Owner, in_forked_child
 from envweave_gym.providers.replica import is_healthy, last_words
+from envweave_gym.suites.virtual_environments import interpreter_of
 from envweave_gym.tools.mcp import process_keeper
 
 _START_TIMEOUT_S = 120.0
@@ -204,18 +204,6 @@ def _app_in(of: str, folder: Path) -> str:
 
 def _interpreter(of: str, wanted: str, install: bool) -> Path:
     """Return the interpreter of a virtual environment with the project ``wanted`` and uvicorn."""
-    try:
-        environments = importlib.import_module("envweave_gym.suites.virtual_environments")
-    except ModuleNotFoundError:
-        raise NotAvailable(
-            f"{of}: use_docker=False would install and run {wanted}, which this version cannot do yet; leave it "
-            "out, or give the URL where the Space runs"
-        ) from None
-    return Path(
-        environments.interpreter_of(
-            [wanted, "uvicorn"],
-            install=install,
-            what=of,
-            command=f"envweave_gym.make(…, install=True) for {wanted}",
-        )
-    )
+    given = f"url={wanted!r}" if "://" in wanted else f"project={wanted!r}"
+    command = f'python -c "import gymnasium, envweave_gym; gymnasium.make({of!r}, …, install=True)" ({given})'
+    return interpreter_of([wanted, "uvicorn"], install=install, what=of, command=command)

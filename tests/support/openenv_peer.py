@@ -1,0 +1,230 @@
+"""Servers of OpenEnv's own package in one process, run in a venv that has it: ``python openenv_peer.py FD``.
+
+``/counter`` adds up; ``/echo``, ``/tools``, ``/coding`` and ``/repl`` have the models of the environments of those
+names. Each takes ten sessions, pings every second and hangs up three seconds later.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from uuid import uuid4
+
+import uvicorn
+from fastapi import FastAPI
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import BaseModel, Field
+
+
+class Plain(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = State()
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **given: Any) -> Any:
+        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        return self.first(seed, **given)
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        self._state.step_count += 1
+        return self.act(action)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+class Add(Action):
+    delta: int = Field(ge=0, le=9)
+
+
+class Sum(Observation):
+    count: int
+    text: str
+
+
+class Counter(Plain):
+    def first(self, seed: int | None, start: int = 0, **_: Any) -> Sum:
+        self.count, self.seed = start, seed
+        return self.seen(None)
+
+    def act(self, action: Add) -> Sum:
+        if action.delta == 9:
+            raise RuntimeError("nine is too much")
+        if action.delta == 8:
+            Sum(text="a wrong object of its own")  # pyright: ignore[reportCallIssue]
+        self.count += action.delta
+        return self.seen(float(action.delta))
+
+    def seen(self, reward: float | None) -> Sum:
+        about = {"seed": self.seed, "note": "☃"}
+        return Sum(
+            count=self.count, text="☃" * self.count, reward=reward, done=self.count >= 5, metadata=about
+        )
+
+
+class Say(Action):
+    message: str
+
+
+class Said(Observation):
+    echoed_message: str
+    message_length: int
+
+
+class Echo(Plain):
+    def first(self, seed: int | None, **_: Any) -> Said:
+        return Said(echoed_message="Echo environment ready!", message_length=0, reward=0.0)
+
+    def act(self, action: Say) -> Said:
+        size = len(action.message)
+        return Said(echoed_message=action.message, message_length=size, reward=size * 0.1)
+
+
+class Tools(MCPEnvironment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        from fastmcp import FastMCP
+
+        server = FastMCP("echo_env")
+
+        @server.tool
+        def echo_message(message: str) -> str:
+            """Echo back the message."""
+            if message == "fail":
+                raise ValueError("it cannot be echoed")
+            return message
+
+        super().__init__(server)
+        self._state = State()
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
+        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        return Observation(metadata={"message": "Echo environment ready!"})
+
+    def _step_impl(self, action: Any, timeout_s: float | None = None, **_: Any) -> Observation:
+        return Observation(metadata={"error": "unknown action"})
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+class Code(Action):
+    code: str
+
+
+class Ran(Observation):
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
+
+
+class CodingState(State):
+    last_exit_code: int = 0
+
+
+class Coding(Plain):
+    def first(self, seed: int | None, **_: Any) -> Ran:
+        self._state = CodingState(episode_id=self._state.episode_id)
+        return Ran()
+
+    def act(self, action: Code) -> Ran:
+        failed = action.code == "1/0"
+        self._state.last_exit_code = int(failed)
+        return Ran(
+            stdout="" if failed else "2\n",
+            stderr="division" if failed else "",
+            exit_code=int(failed),
+            reward=0.1,
+        )
+
+
+class Block(BaseModel):
+    stdout: str = ""
+    stderr: str = ""
+    locals_snapshot: dict[str, str] = {}
+    execution_time: float = 0.0
+    success: bool = True
+    exception: str | None = None
+
+
+class Program(Action):
+    code: str = ""
+    is_final: bool = False
+    final_answer: str | None = None
+
+
+class Repl(Observation):
+    result: Block = Block()
+    context_preview: str | None = None
+    context_length: int = 0
+    available_variables: list[str] = []
+    iteration: int = 0
+    max_iterations: int = 30
+
+
+class ReplState(State):
+    context: str | None = None
+    task_prompt: str | None = None
+    iteration: int = 0
+    max_iterations: int = 30
+    namespace_keys: list[str] = []
+    final_answer: str | None = None
+    total_execution_time: float = 0.0
+
+
+class REPL(Plain):
+    def first(
+        self,
+        seed: int | None,
+        context: str = "",
+        task_prompt: str = "",
+        hf_token: str | None = None,
+        **_: Any,
+    ) -> Repl:
+        self._state = ReplState(episode_id=self._state.episode_id, context=context, task_prompt=task_prompt)
+        return Repl(
+            context_preview=context, context_length=len(context), metadata={"has_token": bool(hf_token)}
+        )
+
+    def act(self, action: Program) -> Repl:
+        self._state.iteration += 1
+        is_over = action.is_final or action.code.startswith("FINAL(")
+        if is_over:
+            self._state.final_answer = action.final_answer if action.is_final else action.code[6:-1]
+        return Repl(
+            result=Block(stdout=f"ran {action.code}"),
+            available_variables=["context"],
+            iteration=self._state.iteration,
+            done=is_over,
+            reward=1.0 if is_over else 0.0,
+            metadata={"final_answer": self._state.final_answer},
+        )
+
+
+KINDS: dict[str, tuple[Any, Any, Any]] = {
+    "counter": (Counter, Add, Sum),
+    "echo": (Echo, Say, Said),
+    "tools": (Tools, CallToolAction, CallToolObservation),
+    "coding": (Coding, Code, Ran),
+    "repl": (REPL, Program, Repl),
+}
+
+
+def main(listener: int) -> None:
+    app = FastAPI()
+    for kind, models in KINDS.items():
+        app.mount(f"/{kind}", create_fastapi_app(*models, max_concurrent_envs=10))
+    uvicorn.run(app, fd=listener, log_level="error", ws_ping_interval=1.0, ws_ping_timeout=3.0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
