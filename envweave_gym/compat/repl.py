@@ -1,16 +1,16 @@
-"""A typed client of ``envweave/REPL-v0``, in this process or on a server."""
+"""A typed client of ``envweave/REPL-v0``, in this process or on a server, and of OpenEnv's REPL."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from envweave_gym.compat.clients import Action, Observation, State, StepResult, TypedClient
 from envweave_gym.core.config import takes_arguments_of
-from envweave_gym.core.faults import NotAvailable
 from envweave_gym.envs.repl.repl_config import ReplModelConfig
+from envweave_gym.hubs.openenv_names import OpenEnvName, image_of_space
 
 
 @dataclass
@@ -73,7 +73,8 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
     Typed client of the REPL, where programs work on a context and query other models.
 
     It has the same behaviour on a server and in this process. Programs may end an episode by printing ``FINAL(…)``,
-    as ``compat="stdout"`` is its default.
+    as ``compat="stdout"`` is its default. It notices if the server is one of OpenEnv; then the arguments of the
+    environment are those of that server.
 
     Examples:
         >>> # Connect to a running server
@@ -104,6 +105,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
     """
 
     env_id = "envweave/REPL-v0"
+    _defaults: ClassVar[dict[str, Any]] = {"compat": "stdout"}
 
     @takes_arguments_of(ReplModelConfig, compat="stdout")
     def __init__(
@@ -120,7 +122,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         Functions that answer sub-calls must run in the process of the environment, so they cannot be combined
         with a server.
         """
-        given: dict[str, Any] = {"compat": "stdout"}
+        given: dict[str, Any] = {}
         if base_url is not None:
             given |= {"reset_deadline": connect_timeout_s, "call_deadline": message_timeout_s}
         given |= {name: value for name, value in kwargs.items() if value is not None}
@@ -138,19 +140,16 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         project_path: str | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Start a container with the image of a Hugging Face Space.
+        """Start a container with the image of a Hugging Face Space, or run its source with ``use_docker=False``.
 
-        ``kwargs`` are those of :meth:`from_docker_image`.
+        The source is that of the commit or branch ``tag``, or the folder ``project_path``. It is installed in a
+        virtual environment of its own with ``install=True``. ``kwargs`` are those of :meth:`from_docker_image`.
         """
-        if not use_docker:
-            wanted = project_path or f"the project of the Space {repo_id}"
-            space = repo_id.replace("/", "-").lower()
-            raise NotAvailable(
-                f"REPLEnv.from_hub({repo_id!r}, use_docker=False) would install and run {wanted}, which this "
-                "version cannot do yet; leave use_docker=False out, or play it where it runs: "
-                f"REPLEnv(base_url='https://{space}.hf.space')"
-            )
-        return cls.from_docker_image(f"registry.hf.space/{repo_id.replace('/', '-')}:{tag}", **kwargs)
+        name = f"openenv://hf/{repo_id}"
+        OpenEnvName.parse(f"{cls.__name__}.from_hub", name)
+        if use_docker:
+            return cls.from_docker_image(image_of_space(repo_id, tag), **kwargs)
+        return cls(name, use_docker=False, tag=tag, project=project_path, **kwargs)
 
     def reset(
         self,
@@ -167,20 +166,28 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         """Begin an episode.
 
         With ``hf_token`` sub-calls of this episode query Hugging Face's inference API, wherever it is played.
-        The token is sent separately after the reset, as options of a reset are recorded in its events.
+        The token is sent separately from the options of the reset, which are recorded in its events.
         """
         options |= {"context": context, "task_prompt": task_prompt, "max_iterations": max_iterations}
         if llm_model is not None:
             options["llm_model"] = llm_model
-        result = super().reset(seed=seed, **options)
+        core: Any = self._env.unwrapped
+        if self._is_openenv:
+            if episode_id is not None:
+                options["episode_id"] = episode_id
+            core.entrust(**({"hf_token": hf_token} if hf_token else {}))
+        try:
+            result = super().reset(seed=seed, **options)
+        finally:
+            if self._is_openenv:
+                core.entrust()
         self._known = REPLState(
             episode_id=episode_id or uuid.uuid4().hex,
             context=context,
             task_prompt=task_prompt,
             max_iterations=max_iterations,
         )
-        if hf_token:
-            core: Any = self._env.unwrapped
+        if hf_token and not self._is_openenv:
             core.entrust(hf_token=hf_token)
         return self._stored(result, 0.0)
 
@@ -197,6 +204,9 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         seen.result.execution_time = took
         known.total_execution_time += took
         known.final_answer = result.info.get("final_answer")
+        if self._is_openenv and result.done and known.final_answer is None:  # servers of 0.3 send no metadata
+            core: Any = self._env.unwrapped
+            known.final_answer = core.episode_state().get("final_answer")
         seen.metadata = {
             "task_prompt": known.task_prompt,
             "final_answer": known.final_answer,
@@ -252,3 +262,15 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
             **{name: seen[name] for name in names},
         )
         return StepResult(**payload)
+
+    def _openenv_payload(self, action: REPLAction) -> dict[str, Any]:
+        return {"code": action.code, "is_final": action.is_final, "final_answer": action.final_answer}
+
+    def _parse_openenv_result(
+        self, payload: dict[str, Any], info: dict[str, Any]
+    ) -> StepResult[REPLObservation]:
+        seen: dict[str, Any] = payload["observation"]
+        ran: dict[str, Any] = seen["result"]
+        names = ("stdout", "stderr", "locals_snapshot", "success", "exception")
+        flat = {**seen, **{name: ran[name] for name in names}}
+        return self._parse_result({**payload, "observation": flat})

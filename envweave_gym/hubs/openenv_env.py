@@ -254,6 +254,12 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
             return session.call(messages.STATE, None, time.monotonic() + self._call_deadline)
         return {}
 
+    def schemas(self) -> dict[str, Any]:
+        """Return the JSON object at the server's ``/schema``; empty if it has none."""
+        server = self._running_server()
+        deadline = time.monotonic() + self._call_deadline
+        return fetch_schema(server.url, self._headers(), deadline, server.direct_address) or {}
+
     def entrust(self, **secrets: str) -> None:
         """Send these secrets with all later resets, in place of those given before; no event and no error has them."""
         self._secrets = {name: Secret(text) for name, text in secrets.items()}

@@ -99,8 +99,10 @@ class OpenEnvName:
         """
         if self.kind == "server":
             if options:
-                given = next(iter(options))
-                raise InvalidArgument(f"{of}: {given}= is for containers, and {self.name} runs already")
+                raise InvalidArgument(
+                    f"{of} takes no argument {shown(next(iter(options)))} for {self.name}, which runs already; it "
+                    "takes token, call_deadline and spaces"
+                )
             return RunningServer(self.where)
         if self.kind == "docker" or use_docker:
             from envweave_gym.hubs.openenv_container import start_container

@@ -170,10 +170,14 @@ def test_images_and_spaces_are_run_in_containers(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_missing_installation_is_refused_with_advice():
-    with pytest.raises(NotAvailable, match=r"REPLEnv\(base_url='https://openenv-repl-env\.hf\.space'\)"):
+    with pytest.raises(
+        NotAvailable, match=r"git\+https://huggingface.co/spaces/openenv/repl-env.* install=True"
+    ):
         REPLEnv.from_hub("openenv/repl-env", use_docker=False)
-    with pytest.raises(NotAvailable, match="install and run /my/project"):
+    with pytest.raises(InvalidArgument, match=r"/my/project.* has no pyproject.toml"):
         REPLEnv.from_hub("openenv/repl-env", use_docker=False, project_path="/my/project")
+    with pytest.raises(InvalidArgument, match="names no Space"):
+        REPLEnv.from_hub("repl-env")
 
 
 def test_the_examples_of_its_docstring_run(server: RunningServer, monkeypatch: pytest.MonkeyPatch):

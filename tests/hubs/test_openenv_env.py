@@ -290,7 +290,7 @@ def test_wrong_arguments_are_refused(new: OpenEnvServer) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"spaces": "typed"}, "there are 'auto' and 'json'"),
         ({"call_deadline": 0}, "call_deadline"),
-        ({"memory": "1g"}, "memory= is for containers"),
+        ({"memory": "1g"}, "takes no argument 'memory' for .* which runs already"),
         ({"url": "x"}, "leave url= out"),
         ({"backend": "docker"}, "leave backend= out"),
         ({"backend": "venv"}, "leave backend= out"),
