@@ -139,8 +139,12 @@ def test_a_refused_reset_forgets_the_token() -> None:
 
 @pytest.mark.parametrize("client", [EchoEnv, CodingEnv, REPLEnv])
 def test_another_environment_is_one_clear_error(client: Any) -> None:
-    with openenv_server() as server, client(server.url) as env, pytest.raises(
-        NotAvailable, match=rf"{server.url} has another environment than that of {client.__name__}"
+    with (
+        openenv_server() as server,
+        client(server.url) as env,
+        pytest.raises(
+            NotAvailable, match=rf"{server.url} has another environment than that of {client.__name__}"
+        ),
     ):
         env.reset()
 

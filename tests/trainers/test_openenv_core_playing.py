@@ -18,6 +18,16 @@ import pytest
 pytest.importorskip("openenv", reason="OpenEnv is not installed: run make trainers")
 
 import envweave_gym as ew
+from envweave_gym.compat.clients import (
+    CodeAction,
+    CodeObservation,
+    CodingEnv,
+    EchoAction,
+    EchoEnv,
+    EchoObservation,
+)
+from envweave_gym.compat.repl import REPLEnv
+from envweave_gym.core.faults import ToolError
 from envweave_gym.providers.replica import is_healthy
 
 pytestmark = pytest.mark.trainers
@@ -133,6 +143,50 @@ def test_an_idle_session_outlives_the_pings_of_its_server(counter: str) -> None:
         env.reset(seed=1)
         time.sleep(6.0)  # the server would have hung up; there is no event for what does not happen
         assert env.step(delta(1))[0]["text"] == "☃"
+
+
+# Typed clients
+
+
+def test_echo(peer: Peer) -> None:
+    with EchoEnv(f"{peer.url}/echo") as env:
+        assert env.reset(seed=1).observation == EchoObservation("Echo environment ready!", 0)
+        result = env.step(EchoAction("hello"))
+        assert (result.observation, result.reward, result.done) == (EchoObservation("hello", 5), 0.5, False)
+        assert (env.state().step_count, len(env.state().episode_id or "")) == (1, 36)
+
+
+def test_echo_with_tools(peer: Peer) -> None:
+    with EchoEnv(f"{peer.url}/tools") as env:
+        ready = "Echo environment ready!" if sends_metadata() else ""
+        assert env.reset().observation == EchoObservation(ready, 0)
+        result = env.step(EchoAction("hello"))
+        assert (result.observation, result.reward) == (EchoObservation("hello", 5), None)
+        with pytest.raises(ToolError, match="echo_message"):
+            env.step(EchoAction("fail"))
+
+
+def test_coding(peer: Peer) -> None:
+    with CodingEnv(f"{peer.url}/coding") as env:
+        assert env.reset().observation == CodeObservation("", "", 0)
+        assert env.step(CodeAction("1 + 1")).observation == CodeObservation("2\n", "", 0)
+        result = env.step(CodeAction("1/0"))
+        assert (result.observation.exit_code, result.reward) == (1, 0.1)
+        assert (env.state().step_count, env.state().last_exit_code) == (2, 1)
+
+
+def test_the_repl(peer: Peer) -> None:
+    with REPLEnv(base_url=f"{peer.url}/repl") as env:
+        result = env.reset(context="Hello World", task_prompt="Count chars", hf_token="hf_s3cret")
+        assert (result.observation.context_length, result.observation.context_preview) == (11, "Hello World")
+        assert result.info.get("has_token") == (True if sends_metadata() else None)
+        assert env.execute("count = 11").observation.result.stdout == "ran count = 11"
+        assert env.list_variables() == ["context"]
+        result = env.execute("FINAL(11)")
+        assert (result.done, result.reward, env.state().final_answer) == (True, 1.0, "11")
+        env.reset(context="")
+        assert env.submit_final_answer("42").done
+        assert env.state().final_answer == "42"
 
 
 def test_a_server_that_dies(peer: Peer, counter: str) -> None:
