@@ -37,6 +37,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a Host header it accepts; '*' is any",
     )
+    add(
+        "--protocol",
+        metavar="NAME",
+        action="append",
+        choices=("openenv", "mcp"),
+        help="a protocol of others to serve too: openenv or mcp; may be given twice",
+    )
+    add(
+        "--default",
+        metavar="ID",
+        help="the ID that OpenEnv's clients find at the root of a server with several",
+    )
     add("--token-file", metavar="PATH", help="the file with the token")
     add("--token-fd", metavar="N", type=int, help="the open file whose first line is the token")
     add("--allow-anonymous", action="store_true", help="accept clients without a token")

@@ -13,7 +13,7 @@ from envweave_gym_server.app.auth import protect
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.offers.offers import offers_of
-from envweave_gym_server.protocols.current_app import attach_service
+from envweave_gym_server.protocols.current_app import attach_service, service_of
 from envweave_gym_server.protocols.native.frames import frames
 from envweave_gym_server.protocols.native.websocket import WebSockets
 from envweave_gym_server.protocols.rest.error_replies import handle_errors
@@ -55,7 +55,23 @@ def create_app(
     _count_errors(app, service.metrics)
     for routes in (about, sessions, events, frames):
         app.register_blueprint(routes)
+    _open_protocols(app, settings)
     return app
+
+
+def _open_protocols(app: Flask, settings: Settings) -> None:
+    """Add the routes of the protocols of others; their modules are imported only if they are served."""
+    if settings.default:
+        service_of(app).offers.find(settings.default)  # raises if it is not served
+    answer_openenv = None
+    if "openenv" in settings.protocols:
+        from envweave_gym_server.protocols.openenv.openenv_routes import answer_openenv, register_openenv
+
+        register_openenv(app, has_mcp="mcp" in settings.protocols)
+    if "mcp" in settings.protocols:
+        from envweave_gym_server.protocols.mcp.mcp_routes import register_mcp
+
+        register_mcp(app, answer_openenv)
 
 
 def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:

@@ -15,6 +15,7 @@ from flask import Flask, request
 from envweave_gym.core.faults import shown
 from envweave_gym_server.core.errors import Forbidden, Unauthorized
 from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.protocols.current_app import has_token_of_blueprint
 
 OPEN = ("/health",)
 """Paths that need no token."""
@@ -33,19 +34,19 @@ def protect(app: Flask, settings: Settings) -> None:
     def check() -> None:
         check_host(hosts)
         check_origin()
-        if token is not None and request.path not in OPEN:
+        if token is not None and request.path not in OPEN and not has_token_of_blueprint():
             _check_token(token)
 
 
 def _check_token(token: bytes) -> None:
-    given = _given_token()
+    given = given_token()
     if given is None:
         raise Unauthorized("the token is missing; send it in the header 'Authorization: Bearer …'")
     if not hmac.compare_digest(given, token):
         raise Unauthorized("the token is wrong; the server was started with another")
 
 
-def _given_token() -> bytes | None:
+def given_token() -> bytes | None:
     """Return the token of a request, from its header or from ``?token=`` in the URL.
 
     The URL is for links, and for WebSockets that web pages of this server open.
@@ -77,16 +78,16 @@ def check_origin() -> None:
     if origin is None:
         return
     match = _ORIGIN.fullmatch(origin)
-    places = (
+    addresses = (
         []
         if match is None
-        else [_place(text, match[1].lower()) for text in (match[2], request.headers.get("Host", ""))]
+        else [_address_of(text, match[1].lower()) for text in (match[2], request.headers.get("Host", ""))]
     )
-    if not places or places[0] is None or places[0] != places[1]:
+    if not addresses or addresses[0] is None or addresses[0] != addresses[1]:
         raise Forbidden(f"requests of the web page {shown(origin)} are not answered")
 
 
-def _place(text: str, scheme: str) -> tuple[str, int] | None:
+def _address_of(text: str, scheme: str) -> tuple[str, int] | None:
     """Return host name and port of ``host:port``, or ``None`` if it is malformed; ``scheme`` gives the default port."""
     match = _HOST.fullmatch(text)
     return None if match is None else (host_name(match[1]), int(match[2] or _PORTS[scheme]))

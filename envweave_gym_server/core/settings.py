@@ -18,6 +18,7 @@ _WORKER_MEMORY = 4 << 30
 _OF_PROCESSES: dict[str, tuple[Any, ...]] = {"worker_memory": (None, _WORKER_MEMORY), "call_timeout": (None,)}
 """Values of settings for worker processes that are allowed with threads, because they change nothing."""
 Isolation = Literal["thread", "process"]
+Protocol = Literal["openenv", "mcp"]
 _Rule = Callable[[Any], str | None]
 
 
@@ -33,6 +34,10 @@ class Settings:
     This keeps out a web page that points a name of its own at this machine. Other web pages are kept out by the
     check of ``Origin``.
     """
+    protocols: tuple[str, ...] = ()
+    """Protocols of others that are served beside our own: ``"openenv"``, ``"mcp"``."""
+    default: str = ""
+    """ID that OpenEnv's clients play at the root of a server with several; empty if there is none."""
     max_sessions: int = 1024
     """Limit of open sessions; creating another is refused with 503."""
     max_rows: int = 65536
@@ -160,6 +165,17 @@ def _names(value: Any) -> str | None:
     return "are no names; give a tuple of them, as in ('localhost',)"
 
 
+def _protocols(value: Any) -> str | None:
+    known = get_args(Protocol)
+    if isinstance(value, tuple | list) and all(name in known for name in cast("list[Any]", value)):
+        return None
+    return f"are unknown; there are {' and '.join(map(repr, known))}"
+
+
+def _id(value: Any) -> str | None:
+    return None if isinstance(value, str) else "is no ID; give that of an environment that is served"
+
+
 def _or_none(rule: _Rule) -> _Rule:
     return lambda value: None if value is None else rule(value)
 
@@ -168,6 +184,8 @@ _LIMIT, _LOG = _or_none(_size), partial(_size, least=0)
 _SIZES = (_frame, _LIMIT, _LOG)
 _RULES: dict[str, _Rule] = {
     "hosts": _names,
+    "protocols": _protocols,
+    "default": _id,
     "max_sessions": _count,
     "max_rows": _count,
     "max_environments": _count,

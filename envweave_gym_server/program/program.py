@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ from envweave_gym_server.protocols.current_app import service_of
 
 UDS = "ENVWEAVE_UDS"
 """Environment variable with the path of a Unix socket, which replaces host and port whatever an image says."""
+OPTIONS = "ENVWEAVE_SERVE"
+"""Environment variable with further options of the command line, for images of which only that differs."""
 PORT, MOST_REPLICAS = 8000, 256
 _LIMITS = (
     *("max_sessions", "max_rows", "max_environments", "largest_frame", "idle_timeout", "client_timeout"),
@@ -42,6 +45,7 @@ def run_server(
     token_fd: int | None = None,
     allow_anonymous: bool = False,
     allow_host: Sequence[str] = (),
+    protocol: Sequence[str] = (),
     replicas: int = 1,
     wire_kwargs: Mapping[str, Iterable[str]] | None = None,
     **settings: Any,
@@ -52,6 +56,7 @@ def run_server(
     token always, unless ``allow_anonymous``: the one given, or one that is made up and printed. With
     ``replicas`` several equal servers run, on ports in a row or on free ones, each in a process of its own;
     all have the same token, and all end with this process.
+    ``protocol`` has the protocols of others that are served too, ``"openenv"`` and ``"mcp"``.
     ``wire_kwargs`` is what :func:`create_app` takes, and ``settings`` are fields of :class:`Settings`. ::
 
         from envweave_gym_server import run_server
@@ -64,7 +69,10 @@ def run_server(
     token, is_made_up = find_token(token, file=token_file, descriptor=token_fd, anonymous=allow_anonymous)
     connection = None if owner is None else taken_over(owner)
     hosts = hosts_of(host, allow_host)
-    app = create_app(*what, token=token, hosts=hosts, wire_kwargs=wire_kwargs, **settings)
+    protocols = tuple(dict.fromkeys(protocol))
+    app = create_app(
+        *what, token=token, hosts=hosts, protocols=protocols, wire_kwargs=wire_kwargs, **settings
+    )
     listeners = _listeners(host, port, uds, replicas)
     write_logs()
     warn(host, token)
@@ -106,6 +114,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     add_options(parser)
     options: dict[str, Any]
+    words = [*shlex.split(os.environ.get(OPTIONS, "")), *words]
     options = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     del options["debug"]
     if there := os.environ.pop(UDS, None):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
-from flask import Flask, current_app
+from flask import Flask, current_app, request
 
 from envweave_gym_server.protocols.native.websocket import WebSockets
 from envweave_gym_server.sessions.service import SessionService
 
-_SERVICE, _WEBSOCKETS = "envweave", "envweave_websockets"
+_SERVICE, _WEBSOCKETS, _TOKENS = "envweave", "envweave_websockets", "envweave_tokens"
+
+TokenCheck = Callable[[], bool]
+"""Function that returns whether the current request has a token that its own view accepts."""
 
 
 def attach_service(app: Flask, service: SessionService) -> WebSockets:
@@ -34,3 +38,16 @@ def service() -> SessionService:
 def websockets() -> WebSockets:
     """Return the open WebSockets of the current request's application."""
     return cast("WebSockets", current_app.extensions[_WEBSOCKETS])
+
+
+def accept_tokens(app: Flask, blueprint: str, check: TokenCheck) -> None:
+    """Accept requests to a blueprint's views also without the server's token, if ``check`` returns ``True``."""
+    checks: dict[str, TokenCheck] = app.extensions.setdefault(_TOKENS, {})
+    checks[blueprint] = check
+
+
+def has_token_of_blueprint() -> bool:
+    """Return whether the blueprint of the current request accepts its token."""
+    checks: dict[str, TokenCheck] = current_app.extensions.get(_TOKENS, {})
+    check = checks.get(request.blueprint or "")
+    return check is not None and check()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from envweave_gym.net.websocket import (
+    BINARY,
     CLOSE,
     GOING_AWAY,
     NORMAL,
@@ -97,6 +98,11 @@ class Connection:
         return self._ready.popleft() if self._ready else None
 
     @property
+    def is_open(self) -> bool:
+        """Whether neither end has closed the connection, as far as its data have been read."""
+        return self._open
+
+    @property
     def has_more(self) -> bool:
         """Whether another frame has been received already."""
         return bool(self._ready)
@@ -149,6 +155,10 @@ class Connection:
     def _refuse_size(self) -> None:
         """Close the connection because a frame is too large, and read on for a moment, so that the client sees why."""
         self.close(TOO_BIG, f"a frame holds at most {self._largest} bytes")
+        self.linger()
+
+    def linger(self) -> None:
+        """Read on for a moment after :meth:`close`: a reset of the connection could overtake what was sent."""
         self.wake(socket.SHUT_WR)
         until = time.monotonic() + _LINGER_S
         with suppress(OSError):
@@ -156,13 +166,13 @@ class Connection:
             while time.monotonic() < until and self.socket.recv(_CHUNK_BYTES):
                 pass
 
-    def send(self, frame: bytes, *, later: bool = False) -> None:
-        """Send a frame; with ``later`` keep it, and send it together with the next.
+    def send(self, frame: bytes, *, later: bool = False, kind: int = BINARY) -> None:
+        """Send a frame; with ``later`` keep it, and send it together with the next; ``kind`` may be ``TEXT``.
 
         :meth:`receive` notices a client that has disconnected. The connection of a client that reads no more is
         given up, together with the frames received from it; the client is to send them again.
         """
-        data = frame_of(frame, masked=False)
+        data = frame_of(frame, masked=False, kind=kind)
         if later:
             self._kept += data
             return

@@ -24,6 +24,11 @@ class Actions:
         self._rows = rows
         self._space_of = cache(self._find_space)
 
+    @property
+    def is_turn_based(self) -> bool:
+        """Whether the agents of a game act one after the other, so that an action is read by the selected agent."""
+        return self._api == "aec"
+
     def read(self, value: Any, selection: str | None) -> Any:
         """Return the action for the JSON ``value``; ``selection`` is the agent whose turn it is."""
         if self._api == "parallel":

@@ -14,6 +14,8 @@ from envweave_gym.core.version import __version__
 from envweave_gym_server.protocols.rest.schemas import Problem
 
 _JSON = "application/json"
+_BY_ID = "/openenv/{env_id}/"
+"""Prefix of OpenEnv's routes of each ID; the server's only ID has them at the root too, by the same views."""
 _ABOUT = (
     "Plays environments. Programs step over WebSockets at /v1/sessions/{session_id}/stream, which "
     "envweave_gym.make opens; the calls here are the same in JSON, and may be mixed with them."
@@ -38,6 +40,10 @@ _QUERY: dict[str, dict[str, Any]] = {
     "since": {
         "description": "The number of the last call that is known, as the header Last-Event-ID has it.",
         "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    },
+    "session_id": {
+        "description": "A name of your own for the session; without one the call has an environment of its own.",
+        "schema": {"type": "string"},
     },
     "follow": {
         "description": "Whether to wait for more.",
@@ -112,7 +118,8 @@ def _operation(
         ),
         *({"name": name, "in": "query", **_QUERY[name]} for name in one.query),
     ]
-    entry: dict[str, Any] = {"operationId": view.__name__, "summary": (view.__doc__ or "").splitlines()[0]}
+    name = f"{view.__name__}_by_id" if path.startswith(_BY_ID) else view.__name__
+    entry: dict[str, Any] = {"operationId": name, "summary": (view.__doc__ or "").splitlines()[0]}
     entry |= {"parameters": named} if named else {}
     entry |= {"security": []} if path == "/health" else {}
     if one.takes is not None:

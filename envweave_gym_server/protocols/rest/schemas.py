@@ -227,7 +227,7 @@ def _check_integers(body: Any, data: bytes) -> None:
     """Raise ``InvalidArgument`` for an integer that is too large; search only bodies with that many digits in a row."""
     if len(data) < len(_LONG_INTEGER) or _LONG_INTEGER not in data.translate(_AS_ZEROS):
         return
-    values = list(msgspec.structs.astuple(body))
+    values = list(msgspec.structs.astuple(body)) if isinstance(body, Struct) else [body]
     while values:
         value = values.pop()
         if isinstance(value, dict):
@@ -252,6 +252,17 @@ def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
         raise BadRequest(f"the body is no JSON: {error}") from None
     _check_integers(body, data)
     return body, data
+
+
+def read_json(data: bytes) -> Any:
+    """Return decoded JSON of any form; raise ``BadRequest`` or ``InvalidArgument`` if it is none, or too large."""
+    _check_size(data)
+    try:
+        value = msgspec.json.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"Invalid JSON: {error}") from None
+    _check_integers(value, data)
+    return value
 
 
 def read_arrays() -> Arrays:
