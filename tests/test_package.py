@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("envweave_gym", "envweave_gym_server")
 MODULES = ("envweave_gym_pytest.py",)
 EXTRAS = {"demo", "server", "train", "notebook", "docker", "kubernetes", "ray", "datasets", "swebench"}
-EXTRAS |= {"tinker", "tinker-server", "cookbook", "trl", "suites", "all", "dev"}
+EXTRAS |= {"tinker", "tinker-server", "cookbook", "trl", "suites", "language", "openspiel", "all", "dev"}
 HEAVY = {"torch", "flask", "docker", "requests", "websocket", "matplotlib", "pytest", "jsonschema", "tqdm"}
 
 COST = """
@@ -121,7 +121,7 @@ def test_making_our_environments_needs_no_extra():
     code = f"""
 import sys, gymnasium, envweave_gym
 for card in envweave_gym.cards().values():
-    if not (card.is_game or card.proxy):
+    if card.is_self_contained and not card.is_game:
         gymnasium.make(card.id, **card.trial).reset(seed=0)
 print(*[name for name in {HEAVY} if name in sys.modules])
 """

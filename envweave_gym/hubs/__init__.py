@@ -1,1 +1,1 @@
-"""Environments of other ecosystems by name: servers of OpenEnv, Docker images, Hugging Face Spaces."""
+"""Environments of other ecosystems by name: servers of OpenEnv and ORS, Docker images, Hugging Face Spaces."""

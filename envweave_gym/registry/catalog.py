@@ -75,6 +75,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Default arguments of the constructors, as JSON."""
     trial: dict[str, Any] = {}
     """Arguments with which the environment works on any machine, such as without a data set; for tests."""
+    needs: str = ""
+    """The package or server that the environment needs whatever its arguments are, such as ``"an ORS server"``."""
     extra: str | None = None
     """Extra of the package that installs the modules in ``requires``."""
     requires: tuple[str, ...] = ()
@@ -133,6 +135,11 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def kinds(self) -> tuple[Api, ...]:
         """APIs that the environment can be made with."""
         return ("aec", "parallel") if self.is_game else ("gym",)
+
+    @property
+    def is_self_contained(self) -> bool:
+        """Whether the environment works on any machine with the arguments of its trial."""
+        return not (self.proxy or self.needs)
 
     @property
     def leads_to(self) -> dict[Api, str]:
@@ -297,6 +304,50 @@ CARDS = [
         aec="envweave_gym.envs.repl.repl_team:raw_env",
         config="envweave_gym.envs.repl.repl_config:ReplTeamConfig",
         image="envweave-repl",
+    ),
+    EnvCard(
+        id="envweave/TextArena-v0",
+        doc="The games of TextArena: texts in turn, for one to fifteen players.",
+        aec="envweave_gym.envs.language.text_arena:raw_env",
+        config="envweave_gym.envs.language.text_arena_config:TextArenaConfig",
+        extra="language",
+        requires=("textarena",),
+        needs="textarena",
+    ),
+    EnvCard(
+        id="envweave/ReasoningGym-v0",
+        doc="The tasks of reasoning-gym: a generated question, and a verifier that scores the reply.",
+        gym="envweave_gym.envs.language.reasoning_gym:ReasoningGymEnv",
+        config="envweave_gym.envs.language.reasoning_gym_config:ReasoningGymConfig",
+        extra="language",
+        requires=("reasoning_gym",),
+        needs="reasoning-gym",
+    ),
+    EnvCard(
+        id="envweave/GEM-v0",
+        doc="The text environments of GEM: games, puzzles, and questions over data sets.",
+        gym="envweave_gym.envs.language.gem:GEMEnv",
+        config="envweave_gym.envs.language.gem_config:GEMConfig",
+        needs="gem-llm",
+    ),
+    EnvCard(
+        id="envweave/OpenSpiel-v0",
+        doc="The games of OpenSpiel, through Shimmy: numbered moves with a mask, and a text at each turn.",
+        aec="envweave_gym.envs.language.open_spiel:raw_env",
+        config="envweave_gym.envs.language.open_spiel_config:OpenSpielConfig",
+        extra="openspiel",
+        requires=("pyspiel", "shimmy"),
+        needs="open-spiel and shimmy",
+    ),
+    EnvCard(
+        id="envweave/ORS-v0",
+        doc="An environment on a server of the Open Reward Standard: url='http://host:port'; actions call tools.",
+        gym="envweave_gym.hubs.ors_env:ORSEnv",
+        config="envweave_gym.hubs.ors_config:OrsConfig",
+        call_deadline=600.0,
+        concurrent=True,
+        nondeterministic=True,
+        needs="a server of the Open Reward Standard",
     ),
 ]
 

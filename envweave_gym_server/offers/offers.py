@@ -247,7 +247,7 @@ def offers_of(what: Iterable[Any]) -> Offers:
     named = tuple(what)
     if len(named) == 1 and isinstance(named[0], Offers):
         return named[0]
-    ours = (env_id for env_id, card in cards().items() if not card.proxy)
+    ours = (env_id for env_id, card in cards().items() if card.is_self_contained)
     offers = Offers()
     for one in named or ours:
         offer = _offer(one)

@@ -58,7 +58,7 @@ def test_list_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", str(width))
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    ids = max(map(len, cards())) + len("  aec, parallel  -")
+    ids = max(map(len, cards())) + len("  aec, parallel  openspiel (missing)")
     assert max(map(len, lines)) <= max(width, ids)
     assert " ".join(" ".join(lines).split()).count("runners move at once along a line") == 1
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pettingzoo
 import pytest
-from every_id import GYM_IDS, GYM_TRIALS_JSON, TRIAL, any_game_id, any_gym_id
+from every_id import GYM_IDS, GYM_TRIALS_JSON, SELF_CONTAINED, TRIAL, any_game_id, any_gym_id
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -23,7 +23,7 @@ from scripted_envs import Scripted
 
 import envweave_gym as ew
 from envweave_gym import InvalidArgument, stream_of
-from envweave_gym.registry.catalog import CARDS, register_card
+from envweave_gym.registry.catalog import register_card
 from envweave_gym.vector.native import NativeVectorEnv
 
 LINE = "envweave/LineWorld-v0"
@@ -224,8 +224,8 @@ def test_specs_of_vectors_go_through_json(env_id: str, way: str | None):
 
 
 def test_a_native_form_is_used_where_there_is_one():
-    for card in CARDS:
-        if not (card.is_game or card.proxy):
+    for card in SELF_CONTAINED:
+        if not card.is_game:
             env = gym.make_vec(card.id, num_envs=2, **card.trial)
             assert isinstance(env, NativeVectorEnv if card.vector else SyncVectorEnv)
 

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pettingzoo
 import pytest
+from every_id import SELF_CONTAINED
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from pettingzoo import AECEnv, ParallelEnv
@@ -19,7 +20,6 @@ from envweave_gym import InvalidArgument, NotAvailable, UnknownEnvironment, stre
 from envweave_gym.core.protocols import layers
 from envweave_gym.envs.toy.counter import CounterEnv
 from envweave_gym.envs.toy.echo import EchoEnv
-from envweave_gym.registry.catalog import CARDS
 from envweave_gym.registry.names import factories, resolve
 from envweave_gym.registry.schemes import SCHEMES
 
@@ -68,7 +68,7 @@ def test_the_quickstart():
 # Registered IDs
 
 
-@pytest.mark.parametrize("card", [card for card in CARDS if not card.proxy], ids=lambda card: card.id)
+@pytest.mark.parametrize("card", SELF_CONTAINED, ids=lambda card: card.id)
 @pytest.mark.parametrize("prefix", ["", "envweave_gym:", "envweave_gym.registry.catalog:"])
 def test_every_id_of_the_table_is_a_name(card: ew.EnvCard, prefix: str):
     for spelling in (card.id, card.id.removesuffix("-v0")):

@@ -31,7 +31,9 @@ def client() -> JsonClient:
 
 
 def envweave_gym_ids() -> list[str]:
-    return [env_id for env_id, card in envweave_gym.registry.catalog.cards().items() if not card.proxy]
+    return [
+        env_id for env_id, card in envweave_gym.registry.catalog.cards().items() if card.is_self_contained
+    ]
 
 
 def test_an_episode_is_the_one_that_is_played_in_process(client: JsonClient):

@@ -13,9 +13,11 @@ import pytest
 
 from envweave_gym.registry.catalog import CARDS
 
-GYM_IDS = [card.id for card in CARDS if not (card.is_game or card.proxy)]
-GAME_IDS = [card.id for card in CARDS if card.is_game]
-TRIAL: dict[str, dict[str, Any]] = {card.id: card.trial for card in CARDS}
+SELF_CONTAINED = [card for card in CARDS if card.is_self_contained]
+"""The cards of environments that need no package or server which a machine may lack."""
+GYM_IDS = [card.id for card in SELF_CONTAINED if not card.is_game]
+GAME_IDS = [card.id for card in SELF_CONTAINED if card.is_game]
+TRIAL: dict[str, dict[str, Any]] = {card.id: card.trial for card in SELF_CONTAINED}
 GYM_TRIALS_JSON = json.dumps({env_id: TRIAL[env_id] for env_id in GYM_IDS})
 """What a script is given that makes each Gymnasium ID."""
 

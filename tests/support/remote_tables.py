@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 import pettingzoo
+from every_id import GAME_IDS
 from gymnasium.spaces import Discrete
 from toy_games import CRASH, Whisper
 
 import envweave_gym as ew
-from envweave_gym.registry.catalog import CARDS
 from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 from envweave_gym.testing.traces import Sampler, mask_of, same
 
@@ -49,9 +49,7 @@ def _register() -> dict[str, str]:
 
 TOYS = _register()
 WHISPER, MOODY, AUCTION, RELAY = (TOYS[name] for name in ("Whisper", "Moody", "Auction", "Relay"))
-KUHN, REVIEW, RACE = OURS = [
-    card.id for card in CARDS if card.is_game and not card.id.startswith("envweave/REPL")
-]
+KUHN, REVIEW, RACE = OURS = [env_id for env_id in GAME_IDS if not env_id.startswith("envweave/REPL")]
 PLAYABLE = [*OURS, WHISPER, AUCTION, RELAY, TOYS["Matching"]]
 REMOTE: dict[str, Any] = {"aec": RemoteAEC, "parallel": RemoteParallel}
 

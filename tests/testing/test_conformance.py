@@ -12,7 +12,7 @@ from envweave_gym.registry.catalog import cards
 from envweave_gym.testing import Subject, check_async_equals_single, subject_of
 from envweave_gym.testing.runs import Check
 
-SUBJECTS = [subject_of(env_id) for env_id, card in cards().items() if not card.proxy]
+SUBJECTS = [subject_of(env_id) for env_id, card in cards().items() if card.is_self_contained]
 OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("envweave/LineWorld-v0", {"length": 2}),
     ("envweave/CodeFix-v0", {"observation": "text"}),

@@ -14,7 +14,7 @@ from envweave_gym.testing import Subject
 from envweave_gym.testing.runs import Check
 
 __all__ = ["client"]
-CORE = {env_id: card for env_id, card in cards().items() if not card.proxy and card.image}
+CORE = {env_id: card for env_id, card in cards().items() if card.is_self_contained and card.image}
 SUBJECTS = elsewhere(CORE, "fork", backend="docker")
 
 
@@ -32,4 +32,4 @@ def test_registered_id_conforms_in_a_container(subject: Subject, check: Check) -
 
 
 def test_every_id_of_the_table_has_an_image() -> None:
-    assert {env_id for env_id, card in cards().items() if not card.proxy} == set(CORE)
+    assert {env_id for env_id, card in cards().items() if card.is_self_contained} == set(CORE)

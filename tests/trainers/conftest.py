@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "trainers.md"
+DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 
 
@@ -25,12 +25,12 @@ def _one_core() -> None:
 
 @pytest.fixture
 def example() -> Callable[..., dict[str, Any]]:
-    """Runs the example of this name in docs/trainers.md with the ``given`` variables, and returns all variables."""
-    sources = dict(EXAMPLE.findall(PAGE.read_text()))
+    """Runs the example of this name in docs/ with the ``given`` variables, and returns all variables."""
+    sources = {name: code for page in DOCS.glob("*.md") for name, code in EXAMPLE.findall(page.read_text())}
 
     def run(name: str, **given: Any) -> dict[str, Any]:
         variables: dict[str, Any] = {"__name__": f"example_{name}", **given}
-        exec(compile(sources[name], f"{PAGE.name}, {name}", "exec"), variables)
+        exec(compile(sources[name], f"example {name}", "exec"), variables)
         return variables
 
     return run
