@@ -48,7 +48,9 @@ def check_played(info: Any, *, acted: bool = False) -> None:
 def checked_reward(reward: Any) -> float:
     """Return a reward as a float; raise :class:`EpisodeLost` for NaN, infinity, and what is no number."""
     try:
-        value = math.nan if isinstance(reward, str | bytes) else float(reward)
+        if isinstance(reward, str | bytes):  # float() would read "1"
+            raise TypeError
+        value = float(reward)
     except _MISFITS:
         raise _wrong(f"the reward {shown(reward)}, which is no number") from None
     if not math.isfinite(value):

@@ -7,6 +7,7 @@ import traceback
 from typing import Any
 
 import gymnasium.error
+import numpy as np
 
 from envweave_gym.core.faults import shown
 
@@ -46,6 +47,16 @@ def with_name(name: str, call: str, error: BaseException) -> BaseException:
 
 def _due(call: str) -> str:
     return f"it must return {len(_VALUES[call])} values: {', '.join(_VALUES[call])}"
+
+
+def as_flag(name: str, field: str, value: Any) -> bool:
+    """Return ``terminated`` or ``truncated`` as a bool; raise ``TypeError`` for a text and others that are no bools.
+
+    ``None`` is False, as authors leave a flag out; numbers are the flags of older environments.
+    """
+    if value is None or isinstance(value, int | np.bool_ | np.integer):
+        return bool(value)
+    raise TypeError(f"{name}: {field}={shown(value)} is no bool; give True or False")
 
 
 def no_finite_reward(name: str, reward: Any, of: str = "") -> ValueError:

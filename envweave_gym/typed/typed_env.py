@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from envweave_gym.core.arguments import check_render_mode
+from envweave_gym.core.call_results import as_flag
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.reply_parsing import require_text
@@ -101,7 +102,8 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
             observation, reward, info = result, end.get("reward"), {}
             terminated, truncated = end.get("done") or end.get("terminated"), end.get("truncated")
         member = self._observations.member(observation)
-        return member, float(reward or 0.0), bool(terminated), bool(truncated), dict(info)
+        ends = as_flag(self.name, "terminated", terminated), as_flag(self.name, "truncated", truncated)
+        return member, float(reward or 0.0), *ends, dict(info)
 
     def _typed(self, action: Any) -> Any:
         if not self.action_space.contains(action):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv
 
@@ -12,6 +13,12 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.protocols import layers
 from envweave_gym.episode.game_record import Infos, ParallelStep
 from envweave_gym.wrappers.aec_stream import AECStream
+
+
+def _plain(flag: Any) -> bool:
+    """Return NumPy's bool as Python's, and anything else as it is: who reads a flag that is no bool sees that."""
+    return flag.item() if isinstance(flag, np.bool_) else flag
+
 
 _Outcome = tuple[Any, bool, bool, dict[str, Any]]
 """An agent's part of a step: observation, terminated, truncated, the environment's own info."""
@@ -114,8 +121,8 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         return (
             {agent: outcomes[agent][0] for agent in agents},
             {agent: rewards.get(agent, 0.0) for agent in agents},
-            {agent: bool(outcomes[agent][1]) for agent in agents},
-            {agent: bool(outcomes[agent][2]) for agent in agents},
+            {agent: _plain(outcomes[agent][1]) for agent in agents},
+            {agent: _plain(outcomes[agent][2]) for agent in agents},
             {agent: info(outcomes[agent][3], agent, requests, since) for agent in agents},
         )
 

@@ -249,6 +249,17 @@ def test_terminated_and_truncated_may_be_given_separately(
     assert (reward, terminated, truncated) == outcome
 
 
+def test_an_outcome_that_is_no_bool_is_an_error() -> None:
+    class Strange(GuessNumber):
+        def step(self, action: Guess) -> Hint:
+            return Hint("", 0), 0.0, "yes", False, {}  # type: ignore[return-value]
+
+    env = TypedEnv(Strange())
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="terminated='yes' is no bool; give True or False"):
+        env.step({"number": 1, "note": ""})
+
+
 def test_observations_without_an_outcome_earn_nothing_and_go_on() -> None:
     class Silent:
         action_model = Move
