@@ -10,7 +10,6 @@ the same, so the success on the others is reported too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +17,7 @@ import numpy as np
 
 import envweave_gym
 from envweave_gym.core.faults import need
-from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+from envweave_gym.training.options import CommonOptions, demo_main, option
 from envweave_gym.training.run_metrics import RunMetrics, summary
 
 if TYPE_CHECKING:
@@ -211,10 +210,7 @@ def train(options: Options) -> dict[str, Any]:
     return result
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

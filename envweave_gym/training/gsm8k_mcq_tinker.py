@@ -10,14 +10,11 @@ whether all parts work together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from envweave_gym.training.options import option, parse_options, run_demo
-from envweave_gym.training.tinker.demo_options import DemoOptions, train_on
-
-ID = "envweave/GSM8KMCQ-v0"
+from envweave_gym.training.options import demo_main, option
+from envweave_gym.training.tinker.demo_options import DemoOptions, train_on_data
 
 
 @dataclass
@@ -25,9 +22,10 @@ class Options(DemoOptions):
     """The command-line options of the GSM8K-MCQ demo, beyond those of every demo over a data set."""
 
     demo: ClassVar[str] = "gsm8k_mcq"
+    env_id: ClassVar[str] = "envweave/GSM8KMCQ-v0"
+    held_out_split: ClassVar[str] = "test"
 
     max_tokens: int = option(8, "longest reply, in tokens")
-    max_prompt_tokens: int = option(512, "longest prompt, in tokens; the middle of a longer one is left out")
     groups: int = option(8, "problems of each update")
     reward: str = option("dense", "dense: 0.1 for a wrong letter and 0 for none, or sparse: 0 for both")
 
@@ -37,15 +35,8 @@ class Options(DemoOptions):
         return {**self.dataset, "reward": self.reward}
 
 
-def train(options: Options) -> dict[str, Any]:
-    """Train on the split ``train``, evaluate on ``test``, and return the results."""
-    return train_on(ID, options, "test")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+train = train_on_data
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

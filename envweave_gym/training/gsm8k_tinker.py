@@ -10,14 +10,11 @@ evaluated, greedily, on the split ``test``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from envweave_gym.training.options import option, parse_options, run_demo
-from envweave_gym.training.tinker.demo_options import DemoOptions, train_on
-
-ID = "envweave/GSM8K-v0"
+from envweave_gym.training.options import demo_main, option
+from envweave_gym.training.tinker.demo_options import DemoOptions, train_on_data
 
 
 @dataclass
@@ -25,9 +22,10 @@ class Options(DemoOptions):
     """The command-line options of the GSM8K demo, beyond those of every demo over a data set."""
 
     demo: ClassVar[str] = "gsm8k"
+    env_id: ClassVar[str] = "envweave/GSM8K-v0"
+    held_out_split: ClassVar[str] = "test"
 
     max_tokens: int = option(256, "longest reply, in tokens")
-    max_prompt_tokens: int = option(512, "longest prompt, in tokens; the middle of a longer one is left out")
     groups: int = option(8, "problems of each update")
     hint_turns: int = option(0, "1: a wrong first reply gets a hint and a second try", least=0, most=1)
     format_reward: float = option(0.1, "reward of a reply in the right form, right or wrong", least=0)
@@ -38,15 +36,8 @@ class Options(DemoOptions):
         return {**self.dataset, "hint_turns": self.hint_turns, "reward_on_format": self.format_reward}
 
 
-def train(options: Options) -> dict[str, Any]:
-    """Train on the split ``train``, evaluate on ``test``, and return the results."""
-    return train_on(ID, options, "test")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+train = train_on_data
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

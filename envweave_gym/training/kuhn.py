@@ -11,7 +11,6 @@ of a perfect opponent in either seat.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +27,7 @@ from envweave_gym.envs.games.kuhn_rules import (
     game_value,
     nash_conv,
 )
-from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+from envweave_gym.training.options import CommonOptions, demo_main, option
 from envweave_gym.training.run_metrics import RunMetrics, summary
 
 ID = "envweave/KuhnPoker-v0"
@@ -141,10 +140,7 @@ def report(folder: Path, average: Floats, options: Options, seconds: float) -> d
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

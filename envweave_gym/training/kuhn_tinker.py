@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import envweave_gym
 from envweave_gym.chat import ChatGame
 from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, game_value, nash_conv
-from envweave_gym.training.options import option, parse_options, run_demo
+from envweave_gym.training.options import demo_main, option
 from envweave_gym.training.run_metrics import writing
 from envweave_gym.training.tinker.datums import TokenRow, TrainingRow
 from envweave_gym.training.tinker.episodes import Episode, Trajectory
@@ -299,10 +299,7 @@ def train(options: Options) -> dict[str, Any]:
         return trainer.run()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

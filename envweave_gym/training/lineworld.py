@@ -9,7 +9,6 @@ faults) are masked out by ``trainable(infos)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 import envweave_gym
 from envweave_gym.core.faults import need
-from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+from envweave_gym.training.options import CommonOptions, demo_main, option
 from envweave_gym.training.run_metrics import RunMetrics, summary
 
 ID = "envweave/LineWorld-v0"
@@ -191,10 +190,7 @@ def measures(rollout: Rollout) -> dict[str, float]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

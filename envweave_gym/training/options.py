@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.providers.base import provider_of
@@ -117,6 +117,24 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
         return kind(**values)
     except (ValueError, EnvweaveError) as error:
         parser.exit(2, f"error: {error}\n")
+
+
+class Main(Protocol):
+    """The function that runs a demo with a command line, by default ``sys.argv``, and returns its exit code."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run the demo."""
+        ...
+
+
+def demo_main(train: Callable[[Any], Any], kind: type[Any], description: str) -> Main:
+    """Return the ``main`` of a demo, which parses a command line into ``kind``, trains, and returns the exit code."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Run the demo from the command line, and return its exit code."""
+        return run_demo(train, parse_options(kind, description, argv))
+
+    return main
 
 
 def run_demo(train: Callable[[Any], Any], options: Any) -> int:

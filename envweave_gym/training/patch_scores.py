@@ -26,26 +26,22 @@ new file mode 100644
 """A patch that applies everywhere and resolves nothing."""
 
 
-def score_patches(env_id: str, options: DemoOptions, kind: str) -> dict[str, Any]:
+def score_patches(options: DemoOptions, kind: str) -> dict[str, Any]:
     """Try one patch of a kind for every issue of the split ``test``, print the rewards, and return the results."""
     options.announce_data()
     issues = instances(options.dataset.get("dataset", SOURCE.hub), "test")
-    tried = (
-        _model_rewards(env_id, options, issues)
-        if kind == "model"
-        else _rewards(env_id, options, issues, kind)
-    )
+    tried = _model_rewards(options, issues) if kind == "model" else _rewards(options, issues, kind)
     rewards = {issue.instance_id: reward for issue, reward in zip(issues, tried, strict=True)}
     resolved = sum(reward == options.success_reward for reward in rewards.values())
-    print(summary(f"{env_id}, {kind} patches, backend {options.backend}", rewards))
+    print(summary(f"{options.env_id}, {kind} patches, backend {options.backend}", rewards))
     print(f"resolved: {resolved} of {len(rewards)}")
     return {"resolved": resolved, "issues": len(rewards), "rewards": rewards}
 
 
-def _rewards(env_id: str, options: DemoOptions, issues: Iterable[Instance], kind: str) -> list[float | str]:
+def _rewards(options: DemoOptions, issues: Iterable[Instance], kind: str) -> list[float | str]:
     """Return the reward of the patch for each issue, or the message of the fault where it could not be tried."""
     rewards: list[float | str] = []
-    with closing(envweave_gym.make(env_id, **options.arguments, **options.backend_arguments)) as env:
+    with closing(envweave_gym.make(options.env_id, **options.arguments, **options.backend_arguments)) as env:
         for index, issue in enumerate(issues):
             env.reset(seed=options.seed, options={"index": index})
             *_, info = step = env.step(f"```diff\n{issue.patch if kind == 'gold' else WRONG}```")
@@ -54,11 +50,11 @@ def _rewards(env_id: str, options: DemoOptions, issues: Iterable[Instance], kind
     return rewards
 
 
-def _model_rewards(env_id: str, options: DemoOptions, issues: Iterable[Instance]) -> list[float | str]:
+def _model_rewards(options: DemoOptions, issues: Iterable[Instance]) -> list[float | str]:
     """Return the reward of the model's greedy patch for each issue, or the message of the fault."""
     if not (options.run or options.resume):
         options = replace(options, run=f"{options.demo}_scores")  # the records of a training stay as they are
-    with Trainer(env_id, options, options.arguments, only_plays=True) as trainer:
+    with Trainer(options.env_id, options, options.arguments, only_plays=True) as trainer:
         played = trainer.play_greedily([{"index": index} for index, _ in enumerate(issues)])
     return [
         episode.fault.message if episode.fault else sum(one.reward for one in episode.trajectories.values())

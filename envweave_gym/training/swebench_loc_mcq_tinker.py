@@ -11,15 +11,12 @@ trains on the split ``test`` (300 issues) and is evaluated, greedily, on 22 issu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from envweave_gym.data.swebench_lite import SOURCE, instances
-from envweave_gym.training.options import option, parse_options, run_demo
-from envweave_gym.training.tinker.demo_options import DemoOptions, train_on
-
-ID, HELD_OUT_SPLIT = "envweave/SWEBenchLiteLocMCQ-v0", "dev"
+from envweave_gym.training.options import demo_main, option
+from envweave_gym.training.tinker.demo_options import DemoOptions, train_on_data
 
 
 @dataclass
@@ -27,9 +24,10 @@ class Options(DemoOptions):
     """The command-line options of the localisation demo, beyond those of every demo over a data set."""
 
     demo: ClassVar[str] = "swebench_loc_mcq"
+    env_id: ClassVar[str] = "envweave/SWEBenchLiteLocMCQ-v0"
+    held_out_split: ClassVar[str] = "dev"
 
     max_tokens: int = option(8, "longest reply, in tokens")
-    max_prompt_tokens: int = option(512, "longest prompt, in tokens; the middle of a longer one is left out")
     groups: int = option(8, "issues of each update")
     eval_episodes: int = option(22, "held-out issues of an evaluation")
     options: int = option(4, "files to choose from", least=2, most=26)
@@ -49,7 +47,7 @@ class Options(DemoOptions):
 
 def train(options: Options) -> dict[str, Any]:
     """Train on the split ``test``, evaluate on ``dev``, and return the results."""
-    return train_on(ID, options, HELD_OUT_SPLIT, held_out_resets(options))
+    return train_on_data(options, held_out_resets(options))
 
 
 def held_out_resets(options: Options) -> list[dict[str, Any]]:
@@ -61,15 +59,12 @@ def held_out_resets(options: Options) -> list[dict[str, Any]]:
     if not options.has_splits or "://" in options.backend:
         return []
     options.announce_data()
-    issues = instances(options.dataset.get("dataset", SOURCE.hub), HELD_OUT_SPLIT)
+    issues = instances(options.dataset.get("dataset", SOURCE.hub), options.held_out_split)
     known = Counter(issue.repo for issue in issues)
     return [{"index": index} for index, issue in enumerate(issues) if known[issue.repo] > 1]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

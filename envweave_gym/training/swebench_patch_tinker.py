@@ -11,7 +11,6 @@ nothing: it tries one patch for every issue, the accepted one (``gold``), one th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,11 +18,9 @@ from envweave_gym.containers.engine import engine
 from envweave_gym.data.sources import SYNTHETIC
 from envweave_gym.swebench.evaluation import TESTS_TIMEOUT_S
 from envweave_gym.swebench.toy_image import build_toy_images
-from envweave_gym.training.options import option, parse_options, run_demo
+from envweave_gym.training.options import demo_main, option
 from envweave_gym.training.patch_scores import PATCHES, score_patches
-from envweave_gym.training.tinker.demo_options import DemoOptions, train_on
-
-ID = "envweave/SWEBenchLitePatch-v0"
+from envweave_gym.training.tinker.demo_options import DemoOptions, train_on_data
 
 
 @dataclass
@@ -31,6 +28,8 @@ class Options(DemoOptions):
     """The command-line options of the patch demo, beyond those of every demo over a data set."""
 
     demo: ClassVar[str] = "swebench_patch"
+    env_id: ClassVar[str] = "envweave/SWEBenchLitePatch-v0"
+    held_out_split: ClassVar[str] = "dev"
 
     num_envs: int = option(1, "environments, each of which tries one patch at a time")
     group: int = option(4, "patches for one issue, whose rewards are compared")
@@ -65,14 +64,11 @@ def train(options: Options) -> dict[str, Any]:
     if options.data == SYNTHETIC and options.evaluation == "docker":
         build_toy_images(engine())
     if options.score:
-        return score_patches(ID, options, options.score)
-    return train_on(ID, options, "dev")
+        return score_patches(options, options.score)
+    return train_on_data(options)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line, and return its exit code."""
-    return run_demo(train, parse_options(Options, __doc__ or "", argv))
-
+main = demo_main(train, Options, __doc__ or "")
 
 if __name__ == "__main__":
     raise SystemExit(main())

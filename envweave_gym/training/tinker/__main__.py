@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.training.options import option, parse_options, run_demo
+from envweave_gym.training.options import demo_main, option
 from envweave_gym.training.tinker.grpo import train
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
@@ -44,10 +43,7 @@ def _train(options: Options) -> dict[str, Any]:
     return train(options.env, options, arguments=arguments, held_out=_object("held-out", options.held_out))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program with a command line, and return its exit code."""
-    return run_demo(_train, parse_options(Options, _DESCRIPTION, argv))
-
+main = demo_main(_train, Options, _DESCRIPTION)
 
 if __name__ == "__main__":
     raise SystemExit(main())

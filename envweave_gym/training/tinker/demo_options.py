@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from envweave_gym.core.faults import shown
 from envweave_gym.data.sources import FOLDER
@@ -20,6 +20,12 @@ from envweave_gym.training.tinker.tinker_options import TinkerOptions
 class DemoOptions(TinkerOptions):
     """The options of a demo whose tasks are rows of a data set."""
 
+    env_id: ClassVar[str] = ""
+    """The ID on which the demo trains."""
+    held_out_split: ClassVar[str] = ""
+    """The split of the data set on which it is evaluated."""
+
+    max_prompt_tokens: int = option(512, "longest prompt, in tokens; the middle of a longer one is left out")
     data: str = option(
         "",
         "rows of the tasks: a folder, a .jsonl file, a name on the hub, or synthetic "
@@ -66,18 +72,17 @@ class DemoOptions(TinkerOptions):
             os.environ[FOLDER] = str(Path(self.data).expanduser().resolve())
 
 
-def train_on(
-    env_id: str,
-    options: DemoOptions,
-    held_out_split: str,
-    held_out_resets: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
-    """Train on an ID, evaluate on ``held_out_split`` where the data has one, and return the results.
+def train_on_data(options: DemoOptions, held_out_resets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Train on the demo's ID, evaluate on the held-out split where the data has one, and return the results.
 
     ``held_out_resets`` are the reset options of evaluations, by default none.
     """
     options.announce_data()
-    held_out = {"split": held_out_split} if options.has_splits else None
+    held_out = {"split": options.held_out_split} if options.has_splits else None
     return train(
-        env_id, options, arguments=options.arguments, held_out=held_out, held_out_resets=held_out_resets
+        options.env_id,
+        options,
+        arguments=options.arguments,
+        held_out=held_out,
+        held_out_resets=held_out_resets,
     )
