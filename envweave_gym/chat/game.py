@@ -111,7 +111,9 @@ class ChatGame:
         }
         self._actions, self._active, self._joint_refusals = {}, [], 0
         observations, infos = self._game.reset(seed=seed, options=None if options is None else dict(options))
-        self._read(observations, infos, ())
+        for info in infos.values():
+            check_played(info)
+        self._read(observations, infos, {})
 
     def to_reply(self) -> list[str]:
         """Return the roles that must act and have not replied yet; empty if the episode is over."""
@@ -163,7 +165,8 @@ class ChatGame:
 
     def leave(self, role: str) -> None:
         """End the episode because this role cannot go on, as after a reply that was too long."""
-        self._end_all(Ending.PARSE_ERROR, [role])
+        if self.ending(role) is None:
+            self._end_all(Ending.PARSE_ERROR, [role])
 
     def close(self) -> None:
         """Close the environment; a second call does nothing."""
@@ -175,45 +178,48 @@ class ChatGame:
 
     def _play(self) -> None:
         actions, self._actions = self._actions, {}
+        active, self._active = self._active, []  # after an exception nobody has a turn
         try:
             observations, rewards, terminated, truncated, infos = self._game.step(actions)
-        except (
-            gymnasium.error.InvalidAction
-        ) as error:  # as a move that the rules forbid now; nothing was played
+        except gymnasium.error.InvalidAction as error:
+            # Nothing was played: it is a move that the rules forbid now, say.
+            self._active = active
             self._refuse([*actions], error)
             return
-        for role in actions:
-            self._seats[role].played += 1
-        self._read(observations, infos, actions, _flags(terminated, truncated))
+        for role, info in infos.items():
+            check_played(info, acted=role in actions)
+        flags = _flags(terminated, truncated)
         for role, reward in rewards.items():
             self._seats[role].reward += checked_reward(reward)
+        for role in actions:
+            self._seats[role].played += 1
+        self._read(observations, infos, flags)
         self._stop_at_limit()
 
     def _read(
         self,
         observations: Mapping[str, Any],
         infos: Mapping[str, Any],
-        acted: Collection[str],
-        flags: Mapping[str, tuple[bool, bool]] | None = None,
+        flags: Mapping[str, tuple[bool, bool]],
     ) -> None:
-        """Check the results of a reset or step, end the parts that are over, and let the roles read what is new."""
-        for role, info in infos.items():
-            check_played(info, acted=role in acted)
+        """End the parts that are over, and let the roles read what is new."""
         agents = self._game.agents
-        self._active = [role for role in agents if infos.get(role, {}).get("active", True)]
-        if agents and not self._active:
-            raise EpisodeLost("the episode was lost: it is not over, and no agent must act")
+        active = [role for role in agents if self.is_single or infos.get(role, {}).get("active", True)]
         open_roles = [role for role in self.roles if self.ending(role) is None]
-        self._end_parts(flags or {})
+        self._end_parts(flags)
         for role in open_roles:
             if role in observations or role in infos:
-                self._read_as(role, observations, infos.get(role, {}))
+                self._read_as(role, role in active, observations, infos.get(role, {}))
+        self._active = active
+        if not self.to_reply() and any(self.ending(role) is None for role in agents):
+            raise EpisodeLost("the episode was lost: it is not over, and no agent must act")
 
-    def _read_as(self, role: str, observations: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        """Let a role read; it sees its observation if it acts next, or if its part has ended now."""
+    def _read_as(
+        self, role: str, acts: bool, observations: Mapping[str, Any], info: Mapping[str, Any]
+    ) -> None:
+        """Let a role read; it sees its observation if it ``acts`` next, or if its part has ended now."""
         seat = self._seats[role]
-        has_ended = seat.ending is not None and role in observations
-        shows = role in self._active or has_ended
+        shows = acts or (seat.ending is not None and role in observations)
         if shows:
             space = self.env.observation_space if self.is_single else self.env.observation_space(role)
             check_observation(space, observations[role])

@@ -149,6 +149,26 @@ def test_a_game_that_waits_for_nobody_is_lost():
         ChatGame(Stuck()).reset()
 
 
+def test_an_environment_may_call_something_active():
+    class Named(Given):
+        def reset(self, **settings: Any) -> Any:
+            return "go", {"active": False}
+
+    game = ChatGame(Named())
+    game.reset()
+    assert game.to_reply() == [AGENT]
+
+
+def test_after_a_loss_nobody_has_a_turn_until_the_next_reset():
+    game = ChatGame(Given(reward=math.nan, terminated=False))
+    game.reset()
+    with pytest.raises(EpisodeLost):
+        game.reply(AGENT, "hello")
+    assert game.to_reply() == []
+    game.reset()
+    assert game.to_reply() == [AGENT]
+
+
 def test_the_fault_survives_pickling():
     with pytest.raises(EpisodeLost) as lost:
         played(terminated="yes")

@@ -84,6 +84,30 @@ def test_a_completion_without_a_call_earns_what_the_factory_says():
     assert environment.get_reward() == -1.0
 
 
+def test_an_environment_without_messages_explains_its_actions_and_shows_the_last_observation():
+    environment = environment_factory("CartPole-v1", max_episode_steps=2)()
+    assert environment.reset(seed=0).startswith("The action is one whole number from 0 to 1.\n\n[")
+    with pytest.raises(InvalidAction, match="left"):
+        environment.act("left")
+    assert environment.act("1").startswith("[")
+    last = environment.act("1")
+    assert last.startswith("[")
+    assert last.endswith("]\n\nThe episode is over.")
+    assert environment.get_reward() == 2.0
+
+
+def test_a_result_that_is_none_has_no_reward():
+    class Strange(Breaking):
+        def step(self, action: int) -> Any:
+            return 0, 1.0, "yes", False, {}
+
+    envweave_gym.register("local://strange-tool", factory=Strange)
+    environment = environment_factory("local://strange-tool")()
+    environment.reset(seed=0)
+    assert environment.act("0") == "The episode is over."
+    assert environment.get_reward() is None
+
+
 def test_a_lost_episode_has_no_reward_and_the_next_one_a_new_environment(breaking: Any):
     environment: ToolEnvironment = breaking()
     environment.reset(seed=0)
