@@ -249,6 +249,23 @@ def test_a_reward_that_is_no_finite_number_is_a_fault(reward: float):
     assert episode.fault.message == f"the environment gave the reward {reward}"
 
 
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize("wrong", [{"terminated": "yes"}, {"observation": None}])
+def test_results_of_wrong_types_are_no_episodes_to_train_on(wrong: dict[str, Any]):
+    class Strange(Sums):
+        def step(self, action: int) -> Any:
+            results = {"observation": "", "reward": 1.0, "terminated": True, "truncated": False, **wrong}
+            return *results.values(), {}
+
+    with rollouts(Strange, num_envs=1) as pool:
+        played = pool.play(group(1), policies(FakeClient(last_digit)))
+    (episode,) = played.episodes
+    assert episode.fault is not None
+    assert not episode.fault.retryable
+    assert episode.trajectories == {}
+    assert played.faults == 1
+
+
 def test_an_environment_that_exits_when_it_is_closed_holds_up_nothing():
     class Leaves(Sums):
         def reset(self, **settings: Any) -> Any:
