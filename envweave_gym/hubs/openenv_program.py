@@ -49,9 +49,7 @@ import uvicorn
 number, app = int(sys.argv[1]), sys.argv[2]
 if not app:
     scripts = importlib.metadata.entry_points(group="console_scripts", name="server")
-    if not scripts:
-        sys.exit("its project has no script called 'server'")
-    app = next(iter(scripts)).module + ":app"
+    app = next(iter(scripts)).module + ":app" if scripts else "server.app:app"
 uvicorn.run(app, fd=number, log_level="warning")
 """
 
@@ -64,8 +62,9 @@ class OpenEnvProgram:
     ) -> None:
         """Start the server and wait until it answers.
 
-        ``what`` names it in errors. ``python`` is the interpreter, ``app`` the application as uvicorn takes it, by
-        default that of the project's script ``server``, and ``folder`` the working folder.
+        ``what`` names it in errors, ``python`` is the interpreter, and ``folder`` the working folder. ``app`` is the
+        application as uvicorn takes it; if it is empty, that of the project's script ``server`` or of the
+        template of OpenEnv.
         """
         self.url = ""
         self._what, self._python, self._app = what, python, app
@@ -126,7 +125,7 @@ class OpenEnvProgram:
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
                     stderr=self._log,
-                    cwd=self._folder,
+                    cwd=self._folder or "/",  # from where Python imports too
                     env={name: os.environ[name] for name in _KEPT if name in os.environ} | self._variables,
                     pass_fds=[read, number],
                     start_new_session=True,
@@ -189,7 +188,7 @@ class OpenEnvProgram:
 
 
 def _app_in(of: str, folder: Path) -> str:
-    """Return the application that ``openenv.yaml`` of a project names, by default that of OpenEnv's template."""
+    """Return the application that ``openenv.yaml`` of a project names; empty if it names none."""
     if not (folder / "pyproject.toml").is_file():
         raise InvalidArgument(
             f"{of}: project={shown(str(folder))} has no pyproject.toml; give a project's folder"
@@ -197,9 +196,9 @@ def _app_in(of: str, folder: Path) -> str:
     try:
         text = (folder / "openenv.yaml").read_text()
     except (OSError, ValueError):
-        return "server.app:app"
+        return ""
     lines = (line.partition(":") for line in text.splitlines())
-    return next((value.strip().strip("'\"") for name, _, value in lines if name == "app"), "server.app:app")
+    return next((value.strip().strip("'\"") for name, _, value in lines if name == "app"), "")
 
 
 def _interpreter(of: str, wanted: str, install: bool) -> Path:
