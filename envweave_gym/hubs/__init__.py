@@ -1,1 +1,1 @@
-"""Environments of other ecosystems by name: servers of OpenEnv and ORS, Docker images, Hugging Face Spaces."""
+"""Environments of other ecosystems by name: OpenEnv and ORS servers, images, Spaces, the Prime Environments Hub."""

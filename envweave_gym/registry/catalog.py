@@ -349,6 +349,23 @@ CARDS = [
         nondeterministic=True,
         needs="a server of the Open Reward Standard",
     ),
+    EnvCard(
+        id="envweave/Hub-v0",
+        doc="An installed environment of the Prime Environments Hub, with one agent: hub_id='owner/name'.",
+        gym="envweave_gym.hubs.hub_env:HubEnv",
+        game="envweave/HubTeam-v0",
+        config="envweave_gym.hubs.hub_config:HubConfig",
+        call_deadline=700.0,
+        concurrent=True,
+        needs="an installed package of the Prime Environments Hub",
+    ),
+    EnvCard(
+        id="envweave/HubTeam-v0",
+        doc="An installed environment of the Prime Environments Hub as a game: each of its roles is an agent.",
+        aec="envweave_gym.hubs.hub_team:raw_env",
+        config="envweave_gym.hubs.hub_config:HubConfig",
+        needs="an installed package of the Prime Environments Hub",
+    ),
 ]
 
 _cards: dict[str, EnvCard] = {}

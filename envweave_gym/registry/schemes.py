@@ -10,9 +10,9 @@ An installed package adds a scheme by an entry point that has the scheme's name.
 from __future__ import annotations
 
 import re
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
+from envweave_gym.core.faults import InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.core.plug_ins import PlugInTable
 from envweave_gym.providers.base import urls_of
 from envweave_gym.registry.foreign import on_servers, wrapped
@@ -30,7 +30,7 @@ SCHEMES = {
     "docker": f"{__name__}:make_in_docker",
     "openenv": "envweave_gym.hubs.openenv_names:make_openenv",
     "openenv+https": "envweave_gym.hubs.openenv_names:make_openenv",
-    "prime": f"{__name__}:refuse_prime",
+    "prime": "envweave_gym.hubs.prime:make_prime",
 }
 """The built-in schemes, with the paths of their functions."""
 _NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
@@ -90,12 +90,3 @@ def make_in_docker(call: MakeCall) -> Any:
     if call.backend not in (None, "docker"):
         raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
     return on_servers(env_id, urls_of(name, "docker", call.kwargs, image), call)
-
-
-def refuse_prime(call: MakeCall) -> NoReturn:
-    """Raise ``NotAvailable`` for ``prime://owner/name``, a scheme reserved for environments of the Prime Hub."""
-    raise _reserved(call, "the Prime Hub resolver")
-
-
-def _reserved(call: MakeCall, needs: str) -> NotAvailable:
-    return NotAvailable(f"make({shown(call.name)}) needs {needs}, which this version does not have yet")

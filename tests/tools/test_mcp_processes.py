@@ -173,7 +173,7 @@ def test_a_fresh_server_is_another_one(misbehaving: Make):
 
 
 def test_the_keeper_needs_no_packages():
-    script = Path(sys.modules["envweave_gym.tools.mcp.process_keeper"].__file__ or "")
+    script = Path(sys.modules["envweave_gym.os_support.process_keeper"].__file__ or "")
     read, write = os.pipe()
     command = [
         sys.executable,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.tools.mcp import process_keeper as keeper
+from envweave_gym.os_support import process_keeper as keeper
 from envweave_gym.tools.mcp.server_spec import ServerSpec
 
 _PATIENCE_S = 4 * keeper.GRACE_S
@@ -77,7 +77,7 @@ class ServerProcess:
             pass
         lines = self._tail.decode(errors="replace").strip().splitlines()
         last = f": {' '.join(lines[-1].split())[:_LONGEST_LINE]}" if lines else ""
-        return f"{_described(code)}{last}"
+        return f"{keeper.describe_exit(code)}{last}"
 
     def close_outputs(self) -> None:
         """Close stdout and stderr."""
@@ -109,10 +109,3 @@ def _started(spec: ServerSpec, lifeline: int) -> subprocess.Popen[bytes]:
     except OSError as error:
         where = f" in {spec.cwd!r}" if spec.cwd else ""
         raise InvalidArgument(f"{spec} cannot be started{where}: {error.strerror}") from None
-
-
-def _described(code: int) -> str:
-    if code == keeper.CANNOT_START:
-        return "cannot be started"
-    by = "" if code >= 0 else f", {signal.Signals(-code).name}"
-    return f"has ended (exit code {code}{by})"

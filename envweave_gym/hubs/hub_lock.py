@@ -1,0 +1,227 @@
+"""Lock file of installed hub environments: versions, hashes and pinned dependencies, so that they install again alike.
+
+A project's file, ``envweave-hub.json`` in the working directory, is used where it exists, else the user's. Wheels are
+files of a cache that all lock files share; a wheel lists the lock files that need it, and goes with the last of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.hubs.hub_id import HubId
+from envweave_gym.hubs.wheel_check import Generation
+from envweave_gym.os_support.file_lock import file_lock
+
+PROJECT_FILE = "envweave-hub.json"
+FORMAT = 1
+INSTALL_TIMEOUT_S = 3600.0
+"""Longest wait for another process that installs the same wheel."""
+_USERS = "users.json"
+
+
+class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
+    """One installed version of a hub environment."""
+
+    owner: str
+    name: str
+    version: str
+    sha256: str
+    """Hash of the wheel."""
+    filename: str
+    generation: Generation
+    content_hash: str | None = None
+    """Hash that the hub gives for the source."""
+    python: str | None = None
+    """Python that it was installed for, if another than that of the installing process."""
+    pins: tuple[str, ...] = ()
+    """Exact versions of all packages that it needs."""
+
+    @property
+    def hub_id(self) -> HubId:
+        """The ID with the version."""
+        return HubId(self.owner, self.name, self.version)
+
+    @property
+    def wheel(self) -> Path:
+        """Path of the wheel in the cache."""
+        return _wheel_folder(self.sha256) / self.filename
+
+    @property
+    def requirements(self) -> list[str]:
+        """Requirements of its virtual environment: the wheel by its hash, and the pins."""
+        return [f"{self.hub_id.distribution} @ {self.wheel.as_uri()}#sha256={self.sha256}", *self.pins]
+
+    def is_named(self, wanted: HubId) -> bool:
+        """Return whether an ID names this package; one without a version names every version."""
+        mine, theirs = self.hub_id, wanted
+        same = (mine.owner.lower(), mine.distribution) == (theirs.owner.lower(), theirs.distribution)
+        version = wanted.version
+        is_hash = version is not None and len(version) >= 8 and (self.content_hash or "").startswith(version)
+        return same and (version in (None, self.version) or is_hash)
+
+
+class _LockFile(msgspec.Struct, frozen=True):
+    format: int = FORMAT
+    packages: list[HubPackage] = []
+
+
+class HubLock:
+    """One lock file; every change reads and writes it while its lock is held."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def packages(self) -> list[HubPackage]:
+        """Return the packages, the last installed at the end."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise NotAvailable(f"the lock file {self.path} cannot be read: {error.strerror}") from None
+        try:
+            found = msgspec.json.decode(data, type=_LockFile)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise NotAvailable(
+                f"{self.path} is not a lock file of hub environments: {error}; remove it"
+            ) from None
+        if found.format != FORMAT:
+            raise NotAvailable(
+                f"{self.path} has the format {found.format}, and this version of envweave-gym reads {FORMAT}; update it"
+            )
+        return found.packages
+
+    def find(self, wanted: HubId) -> HubPackage | None:
+        """Return the package that an ID names; of several versions, the one that was installed last."""
+        return next((one for one in reversed(self.packages()) if one.is_named(wanted)), None)
+
+    def add(self, package: HubPackage) -> None:
+        """Write a package to the file, in place of the same version."""
+        same = HubId(package.owner, package.name, package.version)
+        self._change(lambda packages: [*(one for one in packages if not one.is_named(same)), package])
+
+    def remove(self, wanted: HubId) -> list[HubPackage]:
+        """Remove the packages that an ID names, and the wheels that no lock file needs; return them."""
+        removed = [one for one in self.packages() if one.is_named(wanted)]
+        self._change(lambda packages: [one for one in packages if not one.is_named(wanted)])
+        for package in removed:
+            drop_wheel(package.sha256)
+        return removed
+
+    def _change(self, change: Callable[[list[HubPackage]], list[HubPackage]]) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with file_lock(self.path.with_name(f".{self.path.name}.lock")):
+                packages = change(self.packages())
+                _replace(
+                    self.path,
+                    msgspec.json.format(msgspec.json.encode(_LockFile(packages=packages)), indent=1),
+                )
+        except OSError as error:
+            raise NotAvailable(f"the lock file {self.path} cannot be written: {error}") from None
+
+
+def lock_of(project: bool | None = None) -> HubLock:
+    """Return the project's lock file if it exists, else the user's; ``project`` chooses one of them."""
+    in_project = Path(PROJECT_FILE).absolute()
+    if project or (project is None and in_project.exists()):
+        return HubLock(in_project)
+    return HubLock(_user_folder("XDG_CONFIG_HOME", ".config") / "hub.json")
+
+
+@contextmanager
+def stored_wheel(data: bytes, package: HubPackage, lock: HubLock) -> Iterator[None]:
+    """Store a wheel for the block, which installs it; if the block fails, remove it unless a lock file needs it."""
+    folder = _wheel_folder(package.sha256)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # One install of a wheel at a time: a failed one must not remove the wheel from under another.
+    with file_lock(folder.with_name(f".{package.sha256}.lock"), INSTALL_TIMEOUT_S):
+        with _wheels_locked():
+            folder.mkdir(exist_ok=True)
+            _replace(package.wheel, data)
+            users = {*_users(folder), str(lock.path)}
+            _replace(folder / _USERS, msgspec.json.encode(sorted(users)))
+        try:
+            yield
+        except BaseException:
+            drop_wheel(package.sha256)
+            raise
+
+
+def drop_wheel(sha256: str) -> None:
+    """Remove a wheel from the cache unless a lock file names it."""
+    folder = _wheel_folder(sha256)
+    with _wheels_locked():
+        users = [path for path in _users(folder) if _needs(Path(path), sha256)]
+        if users:
+            _replace(folder / _USERS, msgspec.json.encode(users))
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of bytes in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _wheels_locked() -> Any:
+    folder = _wheel_folder("")
+    folder.mkdir(parents=True, exist_ok=True)
+    return file_lock(folder / ".lock")
+
+
+def _users(folder: Path) -> list[str]:
+    try:
+        return msgspec.json.decode((folder / _USERS).read_bytes(), type=list[str])
+    except (OSError, msgspec.MsgspecError):
+        return []
+
+
+def _needs(lock: Path, sha256: str) -> bool:
+    try:
+        return any(one.sha256 == sha256 for one in HubLock(lock).packages())
+    except NotAvailable:  # a file that cannot be read now may need it
+        return True
+
+
+def _wheel_folder(sha256: str) -> Path:
+    return _user_folder("XDG_CACHE_HOME", ".cache") / "hub" / sha256
+
+
+def _user_folder(variable: str, default: str) -> Path:
+    given = os.environ.get(variable, "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / default) / "envweave"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; a new one gets the usual permissions."""
+    draft, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(draft, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), _mode_of(path))
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _mode_of(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

@@ -1,0 +1,140 @@
+"""Installs environments of the Prime Environments Hub, finds installed ones, and makes ``prime://`` names.
+
+Installing is always explicit. Each version has a virtual environment of its own, as two hub environments may need
+versions of the library that exclude each other. Making an environment sends no request to the hub.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.hubs.dependency_pins import resolved_pins
+from envweave_gym.hubs.hub_id import SCHEME, HubId, hub_id_of
+from envweave_gym.hubs.hub_lock import HubLock, HubPackage, lock_of, sha256_of, stored_wheel
+from envweave_gym.hubs.prime_api import Details, PrimeApi
+from envweave_gym.hubs.wheel_check import check_wheel
+from envweave_gym.registry.make_call import MakeCall
+from envweave_gym.registry.make_registered import make_registered
+
+ENV_ID, GAME_ID = "envweave/Hub-v0", "envweave/HubTeam-v0"
+
+
+def make_prime(call: MakeCall) -> Any:
+    """Make ``prime://owner/name[@version]``: a Gymnasium environment, or a game if it has several agents."""
+    from envweave_gym.hubs.hub_env import SeveralAgents
+
+    if "hub_id" in call.kwargs:
+        raise InvalidArgument(f"make({shown(call.name)}): the name is the hub_id; leave hub_id= out")
+    hub_id = str(hub_id_of(call.name.partition("://")[2]))
+    if call.backend in (None, "inproc"):
+        find_installed(hub_id_of(hub_id))
+    kwargs = {**call.kwargs, "hub_id": hub_id}
+    if call.api in ("aec", "parallel"):
+        return make_registered(replace(call, name=GAME_ID, kwargs=kwargs))
+    try:
+        return make_registered(replace(call, name=ENV_ID, kwargs=dict(kwargs)))
+    except SeveralAgents:
+        if call.api == "gym" or call.num_envs is not None:
+            raise
+        return make_registered(replace(call, name=GAME_ID, kwargs=kwargs))
+
+
+def install(
+    text: str, *, python: str | None = None, project: bool | None = None, api: PrimeApi | None = None
+) -> HubPackage:
+    """Install an environment of the hub, and write it to the lock file; return the installed package.
+
+    The wheel is inspected before anything of it runs. Its hash must be that of the lock file and of the hub, as far as
+    they have one. If any step fails, nothing is left. ``project`` chooses the lock file in the working directory.
+    """
+    hub_id, lock, api = hub_id_of(text), lock_of(project), api or PrimeApi()
+    details = api.details(hub_id)
+    data, package = _checked_package(api, hub_id, details, lock, python)
+    with stored_wheel(data, package, lock):
+        _interpreter(package, install=True)
+        lock.add(package)
+    return package
+
+
+def _checked_package(
+    api: PrimeApi, hub_id: HubId, details: Details, lock: HubLock, python: str | None
+) -> tuple[bytes, HubPackage]:
+    """Download and check a wheel; return its bytes, and the package with its resolved dependencies."""
+    if details.url_dependencies:
+        raise NotAvailable(
+            f"{hub_id} needs packages from URLs, {shown(details.url_dependencies)}; they are not taken"
+        )
+    link = api.wheel_link(hub_id, details)
+    data = api.download(link)
+    sha256 = sha256_of(data)
+    for source, expected in (("index", link.sha256), ("details", details.sha256)):
+        if expected is not None and expected.lower() != sha256:
+            raise NotAvailable(
+                f"{hub_id}: the wheel's SHA-256 is {sha256[:12]}…, and the hub's {source} has {expected[:12]}…; "
+                "not installed"
+            )
+    wheel = check_wheel(data, link.filename, hub_id, details.version, details.hint)
+    known = lock.find(HubId(hub_id.owner, hub_id.name, wheel.version))
+    if known is not None and known.sha256 != sha256:
+        raise NotAvailable(
+            f"{known.hub_id} has another wheel on the hub ({sha256[:12]}…) than the one in {lock.path} "
+            f"({known.sha256[:12]}…); remove it first if you trust the new one: envweave hub remove {known.hub_id}"
+        )
+    if known is not None and python in (None, known.python):
+        return data, known
+    with tempfile.TemporaryDirectory(prefix="envweave-pins-") as folder:
+        pins = resolved_pins(str(hub_id), wheel.requires, wheel.generation, python, Path(folder))
+    return data, HubPackage(
+        owner=details.owner.name,
+        name=details.name,
+        version=wheel.version,
+        sha256=sha256,
+        filename=link.filename,
+        generation=wheel.generation,
+        content_hash=details.digest,
+        python=python,
+        pins=pins,
+    )
+
+
+def find_installed(hub_id: HubId) -> tuple[HubPackage, Path]:
+    """Return an installed package and its interpreter, without any request; raise ``NotAvailable`` if it is missing."""
+    lock = lock_of()
+    package = lock.find(hub_id)
+    if package is None:
+        raise NotAvailable(
+            f"{SCHEME}{hub_id} is not installed (it is not in {lock.path}); 'envweave hub info {hub_id}' shows it, and "
+            f"'envweave hub install {hub_id}' installs it"
+        )
+    if not package.wheel.is_file():
+        raise NotAvailable(
+            f"{SCHEME}{hub_id} is in {lock.path} but not on this machine; run: envweave hub install {package.hub_id}"
+        )
+    return package, _interpreter(package, install=False)
+
+
+def _interpreter(package: HubPackage, *, install: bool) -> Path:
+    from envweave_gym.suites.virtual_environments import interpreter_of
+
+    return interpreter_of(
+        package.requirements,
+        python=package.python,
+        install=install,
+        what=f"{SCHEME}{package.hub_id}",
+        command=f"envweave hub install {package.hub_id}",
+    )
+
+
+def remove(text: str, *, project: bool | None = None) -> list[HubPackage]:
+    """Remove an environment from the lock file; its virtual environment goes with the next sweep of unused ones."""
+    hub_id, lock = hub_id_of(text), lock_of(project)
+    removed = lock.remove(hub_id)
+    if not removed:
+        raise NotAvailable(
+            f"{hub_id} is not installed (it is not in {lock.path}); 'envweave hub list' shows what is"
+        )
+    return removed
