@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def lock_of(project: bool | None = None) -> HubLock:
 
 
 @contextmanager
-def stored_wheel(data: bytes, package: HubPackage, lock: HubLock) -> Iterator[None]:
+def stored_wheel(data: bytes, package: HubPackage, lock: HubLock) -> Generator[None]:
     """Store a wheel for the block, which installs it; if the block fails, remove it unless a lock file needs it."""
     folder = _wheel_folder(package.sha256)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def sha256_of(data: bytes) -> str:
 def _wheels_locked() -> Any:
     folder = _wheel_folder("")
     folder.mkdir(parents=True, exist_ok=True)
-    return file_lock(folder / ".lock")
+    return file_lock(folder / "wheels.lock")
 
 
 def _users(folder: Path) -> list[str]:

@@ -78,7 +78,7 @@ def write_reply(request: CompletionRequest, reply: Reply, number: int) -> tuple[
     head = _head(request, number)
     if request.is_stream:
         return "text/event-stream", _events(request, reply, number, head)
-    choice = {"index": 0, "finish_reason": reply.finished_by, "logprobs": None}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": reply.finished_by, "logprobs": None}
     if request.is_chat:
         choice["message"] = assistant_message(reply, number)
     else:
@@ -114,7 +114,7 @@ def _events(request: CompletionRequest, reply: Reply, number: int, head: dict[st
         message = assistant_message(reply, number)
         calls = [{"index": i, **call} for i, call in enumerate(message.pop("tool_calls", []))]
         deltas: list[dict[str, Any]] = [message, *({"tool_calls": [call]} for call in calls)]
-        choices = [{"delta": delta, "finish_reason": None} for delta in deltas]
+        choices: list[dict[str, Any]] = [{"delta": delta, "finish_reason": None} for delta in deltas]
         choices.append({"delta": {}, "finish_reason": reply.finished_by})
     else:
         choices = [{"text": reply.content or "", "finish_reason": reply.finished_by}]

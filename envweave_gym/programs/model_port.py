@@ -105,14 +105,19 @@ class ModelPort:
         with suppress(OSError):
             self._wake.send(b"!")
         if self._thread is not threading.current_thread():
-            self._thread.join(_TICK_S)
-        self._forget()
-
-    def _forget(self) -> None:
+            self._thread.join(_SEND_DEADLINE_S)
         for one in (self._listener, self._wake, self._woken):
             one.close()
         for connection in list(self._connections.values()):
-            connection.close()
+            connection.hang_up()
+
+    def _forget(self) -> None:
+        """Close the descriptors in a forked process."""
+        self._closing = True
+        for one in (self._listener, self._wake, self._woken):
+            one.close()
+        for connection in self._connections.values():
+            connection.forget()
 
     # The thread of the port
 
@@ -222,7 +227,6 @@ class _Connection:
         self.since: float | None = None
         """When the request that is arriving began."""
         self._sending = threading.Lock()
-        self._hung_up = False
 
     def finish(self, call: Call, data: bytes, *, close: bool = False) -> bool:
         """Send the response to ``call`` unless it is gone; return whether it was sent as a whole."""
@@ -231,8 +235,9 @@ class _Connection:
                 return False
             self.call = None  # before the peer can send its next request
             sent = self._send(data)
-            if close or self._hung_up:
-                self._shut_down()
+            if close:  # the thread of the port reads the end, and closes it
+                with suppress(OSError):
+                    self.socket.shutdown(socket.SHUT_RDWR)
             return sent
 
     def send(self, data: bytes) -> None:
@@ -256,22 +261,14 @@ class _Connection:
         return True
 
     def hang_up(self) -> None:
-        """Close the connection, now or when the thread that sends on it has finished."""
-        self.call, self._hung_up = None, True
-        if self._sending.acquire(blocking=False):
-            try:
-                self.socket.close()
-            finally:
-                self._sending.release()
-
-    def _shut_down(self) -> None:
-        if self._hung_up:
+        """Close the connection; a thread that sends on it fails first."""
+        self.call = None
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        with self._sending:
             self.socket.close()
-        else:  # the thread of the port reads the end and closes it
-            with suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        """Close the connection's descriptor."""
+    def forget(self) -> None:
+        """Close the descriptor in a forked process, where no other thread is left."""
         self.call = None
         self.socket.close()

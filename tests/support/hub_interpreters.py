@@ -1,4 +1,4 @@
-"""Interpreters that have a wheel of a test, and the packages of this interpreter: a virtual environment over another."""
+"""Interpreters that have a wheel of a test: a virtual environment over the packages of this one."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ if __name__ == "__main__":  # the library starts tool servers so
 '''
 """A package of the second generation with one agent, and a second role with a client of its own."""
 
-V1_PAIR_SOURCE = '''
+V1_PAIR_SOURCE = """
 import asyncio
 import verifiers.v1 as vf
 
@@ -167,10 +167,10 @@ class PairEnv(vf.Env[PairEnvConfig]):
         gap = float(by_name["left"].last_reply) - float(by_name["right"].last_reply)
         by_name["left"].record_reward("higher", gap)
         by_name["right"].record_reward("higher", -gap, 0.5)
-'''
+"""
 """A package of the second generation whose two agents answer at the same time, and get different rewards."""
 
-LOADED_SOURCE = '''
+LOADED_SOURCE = """
 import verifiers as vf
 from datasets import load_dataset
 
@@ -178,7 +178,7 @@ from datasets import load_dataset
 def load_environment():
     rows = load_dataset("acme/sums", "main", split="train")
     return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[lambda completion, answer, **_: 1.0]))
-'''
+"""
 """A package of the first generation that reads a data set by its name on the Hugging Face hub."""
 
 

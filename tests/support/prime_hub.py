@@ -28,7 +28,14 @@ class PrimeHub:
         self.url = ""
 
     def publish(
-        self, owner: str, name: str, version: str = "1.0.0", source: str = "", *, data: bytes | None = None, **more: Any
+        self,
+        owner: str,
+        name: str,
+        version: str = "1.0.0",
+        source: str = "",
+        *,
+        data: bytes | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
         """Add a version; ``more`` are fields of its details, and ``requires`` is for the wheel."""
         requires = more.pop("requires", ())
@@ -62,7 +69,11 @@ class PrimeHub:
         if not parts or parts == [""]:
             words = query.get("search", [""])[0]
             rows = [
-                {**self._named(owner, name), "latest_version": versions[-1]["version"], "visibility": "PUBLIC"}
+                {
+                    **self._named(owner, name),
+                    "latest_version": versions[-1]["version"],
+                    "visibility": "PUBLIC",
+                }
                 for (owner, name), versions in self.packages.items()
                 if words in name and not versions[-1]["private"]
             ]
@@ -80,7 +91,8 @@ class PrimeHub:
         found = [
             row
             for row in versions
-            if wanted in ("latest", row["version"]) or (len(wanted) >= 8 and row["content_hash"].startswith(wanted))
+            if wanted in ("latest", row["version"])
+            or (len(wanted) >= 8 and row["content_hash"].startswith(wanted))
         ]
         return _json({"data": self._details(parts[0], parts[1], found[-1])}) if found else _missing()
 
@@ -117,7 +129,11 @@ class PrimeHub:
             f"{row['filename']}</a>"
             for row in rows
         ]
-        return 200, {"Content-Type": "text/html"}, f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode()
+        return (
+            200,
+            {"Content-Type": "text/html"},
+            f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode(),
+        )
 
     def _file(self, owner: str, name: str, digest: str, filename: str) -> Answer:
         for row in self.packages.get((owner, name), []):

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
+from importlib import import_module
 from typing import Any
 
 import httpx
-from verifiers.v1.clients import ModelContext
-from verifiers.v1.configs.harness import HarnessConfig
-from verifiers.v1.dialects.chat import message_to_wire
-from verifiers.v1.harness import Harness
-from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
-from verifiers.v1.runtimes import ProgramResult, Runtime
-from verifiers.v1.task import TaskData
-from verifiers.v1.trace import Trace
+
+HarnessConfig: Any = import_module("verifiers.v1.configs.harness").HarnessConfig
+message_to_wire: Any = import_module("verifiers.v1.dialects.chat").message_to_wire
+Harness: Any = import_module("verifiers.v1.harness").Harness
+mcp: Any = import_module("verifiers.v1.harnesses.utils.mcp")
+ProgramResult: Any = import_module("verifiers.v1.runtimes").ProgramResult
 
 __all__ = ["EnvweaveHarness"]
 
@@ -41,15 +40,15 @@ class EnvweaveHarness(Harness[EnvweaveHarnessConfig]):
 
     async def launch(
         self,
-        ctx: ModelContext,
-        trace: Trace,
-        runtime: Runtime,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
         endpoint: str,
         secret: str,
         mcp_urls: dict[str, str],
-        data: TaskData,
+        data: Any,
         tool_interception_url: str | None = None,
-    ) -> ProgramResult:
+    ) -> Any:
         """Talk to the model until a reply calls no tool."""
         system, prompt = self.resolve_prompt(data)
         messages: Chat = [{"role": "system", "content": system}] if system else []
@@ -63,7 +62,7 @@ class EnvweaveHarness(Harness[EnvweaveHarnessConfig]):
             http.headers["Authorization"] = f"Bearer {secret}"
             loop = _Loop(http, endpoint, ctx.model, tool_interception_url)
             if servers:
-                loop.offer(*await connect_mcp({"mcpServers": servers}, stack))
+                loop.offer(*await mcp.connect_mcp({"mcpServers": servers}, stack))
             failure = await loop.run(messages)
         return ProgramResult(exit_code=1 if failure else 0, stdout="", stderr=failure)
 
@@ -102,8 +101,8 @@ class _Loop:
     async def _result_of(self, call: dict[str, Any]) -> dict[str, Any]:
         name, arguments = call["function"]["name"], call["function"].get("arguments") or "{}"
         if self._gate:
-            asked = {"tool_call_id": call["id"], "name": name, "arguments": _loaded(arguments)}
-            decision = (await self._http.post(self._gate, json=asked)).raise_for_status().json()
+            question = {"tool_call_id": call["id"], "name": name, "arguments": _loaded(arguments)}
+            decision = (await self._http.post(self._gate, json=question)).raise_for_status().json()
             if decision["action"] == "stop":
                 raise RuntimeError(decision["reason"])
             if decision["action"] == "deny":
@@ -116,7 +115,7 @@ class _Loop:
             return f"error: tool arguments must be a JSON object, got {arguments!r}; resend as an object"
         if name not in self._dispatch:
             return f"error: unknown tool {name!r}"
-        return await call_mcp(self._servers, self._dispatch, name, arguments)
+        return await mcp.call_mcp(self._servers, self._dispatch, name, arguments)
 
 
 def _loaded(arguments: str) -> Any:

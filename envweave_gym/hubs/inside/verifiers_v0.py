@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from typing import Any
 
 AGENT = "agent"
@@ -18,11 +19,11 @@ class Refused(Exception):
 async def load(settings: dict[str, Any]) -> Player:
     """Load the environment in this thread, which must be the main one: the library installs signal handlers."""
     try:
-        import verifiers as vf
-        from verifiers.types import ClientConfig
-    except ImportError as error:
+        vf: Any = import_module("verifiers")
+        client_config = import_module("verifiers.types").ClientConfig
+    except (ImportError, AttributeError) as error:
         raise Refused(f"its version of verifiers is not one from 0.1.11 to 0.3.1 ({error})") from None
-    return Player(vf.load_environment(settings["module"], **settings["args"]), ClientConfig, settings)
+    return Player(vf.load_environment(settings["module"], **settings["args"]), client_config, settings)
 
 
 class Player:

@@ -12,6 +12,7 @@ import copy
 import importlib.util
 import itertools
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ class Refused(Exception):
 async def load(settings: dict[str, Any]) -> Player:
     """Load the environment, and bring up what its episodes share, such as tool servers."""
     try:
-        import verifiers.v1 as vf
-        from verifiers.v1.harnesses.utils import mcp  # noqa: F401 - the harness needs it
+        vf = import_module("verifiers.v1")
+        import_module("verifiers.v1.harnesses.utils.mcp")  # the harness needs it
     except ImportError as error:
         raise Refused(f"its version of verifiers is not 0.4 or later ({error})") from None
     if settings["split"] != "train":
@@ -137,9 +138,7 @@ class Player:
 
 
 def _roles(config: Any) -> dict[str, Any]:
-    from verifiers.v1.configs.agent import agent_config_fields
-
-    return agent_config_fields(config)
+    return import_module("verifiers.v1.configs.agent").agent_config_fields(config)
 
 
 def _role_defaults(
@@ -161,12 +160,9 @@ def _role_defaults(
             f"with env_args={{'{name}': {{'harness': {{'id': '{harness.id}'}}, 'runtime': {{'type': 'docker'}}}}}}"
         )
     if harness.id in _REPLACED_HARNESSES:
-        from verifiers.v1.configs.harness import HarnessConfig
-
+        fields = import_module("verifiers.v1.configs.harness").HarnessConfig.model_fields
         # The fields that all harnesses have stay as they were declared.
-        shared = {
-            key: value for key, value in harness.model_dump().items() if key in HarnessConfig.model_fields
-        }
+        shared = {key: value for key, value in harness.model_dump().items() if key in fields}
         overrides["harness"] = {**shared, "id": HARNESS}
         replaced["harness"] = harness.id
     elif executes:
@@ -179,15 +175,12 @@ def _role_defaults(
 
 def _is_default_sandbox(runtime: Any) -> bool:
     """Return whether a runtime is the library's default, a paid sandbox of Prime, as no package has chosen it."""
-    from verifiers.v1.runtimes import PrimeConfig
-
-    return runtime == PrimeConfig()
+    return runtime == import_module("verifiers.v1.runtimes").PrimeConfig()
 
 
 def _executes_code(harness_id: str) -> bool:
-    from verifiers.v1.utils.loaders import harness_class
-
-    return bool(harness_class(harness_id).EXECUTES_CODE)
+    loaders = import_module("verifiers.v1.utils.loaders")
+    return bool(loaders.harness_class(harness_id).EXECUTES_CODE)
 
 
 def _check(episode: Any) -> None:

@@ -1,0 +1,276 @@
+"""``envweave/Hub-v0`` with the real program on a stub of the library: episodes, faults, copies, leftovers."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+from stub_program import stub_package
+
+import envweave_gym
+from envweave_gym import messages_of, parse_action, state_of
+from envweave_gym.core.faults import EnvironmentCrashed, InvalidAction, InvalidArgument
+from envweave_gym.hubs import hub_env
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return stub_package(tmp_path_factory.mktemp("stub"))
+
+
+@pytest.fixture
+def make(stub: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes the environment with a mode of the package; closes it at the end."""
+    monkeypatch.setattr(hub_env, "find_installed", lambda hub_id: stub)
+    made: list[Any] = []
+
+    def one(mode: str = "guess", *, path: Path | None = None, rows: int = 3, **kwargs: Any) -> Any:
+        args = {"mode": mode, "rows": rows, **({"path": str(path)} if path else {})}
+        env = gym.make("envweave/Hub-v0", hub_id="acme/guess", env_args=args, **kwargs)
+        made.append(env)
+        return env
+
+    yield one
+    for env in made:
+        env.close()
+
+
+def programs() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(psutil.pid_exists, pids))
+
+
+def test_an_episode_is_the_librarys_and_its_reward_comes_at_the_end(make: Make):
+    env = make()
+    observation, info = env.reset(seed=3, options={"index": 2})
+    assert observation[0]["content"].startswith("Guess 2")
+    assert messages_of(info) == observation
+    assert (info["index"], info["tools"]) == (2, [])
+    observation, reward, terminated, truncated, info = env.step("7")
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert [one["role"] for one in observation] == ["user", "assistant", "user"]
+    assert messages_of(info) == [{"role": "user", "content": "Not 7"}]
+    observation, reward, terminated, truncated, info = env.step({"content": "2"})
+    assert (reward, terminated, truncated) == (0.5, True, False)
+    assert (info["metrics"], info["stop"]) == ({"turns": 1.0}, "solved")
+    assert observation[-1] == {"role": "assistant", "content": "2"}
+    assert state_of(env)["hub_id"] == "acme/guess@1.0.0"
+
+
+def test_the_limit_of_turns_truncates(make: Make):
+    env = make()
+    env.reset(seed=0, options={"index": 0})
+    steps = [env.step("9") for _ in range(3)]
+    assert [step[1:4] for step in steps] == [(0.0, False, False), (0.0, False, False), (-1.0, False, True)]
+
+
+def test_the_same_seed_gives_the_same_episode_in_the_same_and_in_another_program(make: Make):
+    one, other = make(), make()
+    first, again, elsewhere = one.reset(seed=11), one.reset(seed=11), other.reset(seed=11)
+    assert first[0] == again[0] == elsewhere[0]
+    assert {one.reset()[0][0]["content"] for _ in range(6)} != {first[0][0]["content"]}
+    assert len(programs()) == 4  # a keeper and a program each
+
+
+def test_a_second_reset_takes_no_new_program(make: Make):
+    env = make()
+    env.reset(seed=0)
+    before = programs()
+    start = time.perf_counter()
+    env.reset(seed=1)
+    assert time.perf_counter() - start < 2.0
+    assert programs() == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("die", ["SIGKILL", "last words"]),
+        ("silent", ["without a call"]),
+        ("raise", ["the tools are gone"]),
+        ("error", ["SandboxError"]),
+        ("stranger", ["'nobody'", "agent"]),
+        ("garbage", ["HTTPError", "400"]),
+    ],
+)
+def test_a_program_that_fails_at_once_is_a_crash_and_the_next_reset_tries_again(
+    make: Make, mode: str, words: list[str]
+):
+    env = make(mode)
+    for _ in range(2):
+        with pytest.raises(EnvironmentCrashed) as caught:
+            env.reset(seed=0)
+        assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_program_that_dies_in_mid_episode_is_a_fault_and_never_a_reward(make: Make):
+    env = make("die later", on_fault="truncate")
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step("0")
+    assert (reward, terminated, truncated, info["fault"].kind) == (0.0, False, True, "crash")
+    assert "exit code 4" in info["fault"].message
+    env.reset(seed=0)
+
+
+def test_a_program_that_is_killed_while_it_waits_is_a_fault(make: Make):
+    env = make(on_fault="truncate")
+    env.reset(seed=0)
+    for process in programs():
+        process.kill()
+    _, reward, _, truncated, info = env.step("0")
+    assert (reward, truncated, info["fault"].kind) == (0.0, True, "crash")
+
+
+def test_a_program_that_hangs_is_a_timeout(make: Make):
+    env = make("hang later", step_timeout=1.5, on_fault="truncate")
+    env.reset(seed=0)
+    _, _, _, truncated, info = env.step("0")
+    assert (truncated, info["fault"].kind) == (True, "timeout")
+    assert programs() == []
+
+
+@pytest.mark.parametrize(("mode", "word"), [("load", "does not want to"), ("exit", "sys.exit(3)")])
+def test_a_package_that_cannot_be_loaded_is_refused_by_make_and_leaves_nothing(
+    make: Make, mode: str, word: str
+):
+    with pytest.raises(InvalidArgument) as caught:
+        make(mode)
+    assert word in str(caught.value)
+    assert programs() == []
+
+
+def test_an_empty_data_set_and_an_unknown_task_are_refused(make: Make):
+    with pytest.raises(InvalidArgument, match="empty"):
+        make(rows=0)
+    env = make()
+    for index in (3, -1, True, "0"):
+        with pytest.raises(InvalidArgument, match="from 0 to 2"):
+            env.reset(options={"index": index})
+
+
+def test_a_copy_goes_on_in_mid_episode_with_a_program_of_its_own(make: Make):
+    env = make()
+    env.reset(seed=5, options={"index": 1})
+    env.step("8")
+    copies = [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
+    results = [one.step("1") for one in (env, *copies)]
+    assert [one[:4] for one in results] == [results[0][:4]] * 3
+    assert results[0][1] == 0.5
+    for one in copies:
+        one.close()
+
+
+def test_a_reset_in_mid_episode_aborts_it_and_calls_of_it_do_not_return(make: Make):
+    env = make()
+    for seed in range(4):
+        observation, _ = env.reset(seed=seed, options={"index": seed % 3})
+        assert observation[0]["content"].startswith(f"Guess {seed % 3}")
+
+
+def test_closing_ends_all_processes_and_a_reset_starts_again(make: Make, tmp_path: Path):
+    env = make("orphan", path=tmp_path / "pid")
+    env.reset(seed=0)
+    pids = [one.pid for one in programs()] + [int((tmp_path / "pid").read_text())]
+    env.close()
+    assert gone(pids)
+    env.reset(seed=0)
+    assert env.step("0")[0][1]["content"] == "0"
+
+
+def test_nothing_is_left_when_the_owner_is_killed(make: Make, tmp_path: Path):
+    child = os.fork()
+    if child == 0:  # the owner
+        env = make("orphan", path=tmp_path / "pid")
+        env.reset(seed=0)
+        (tmp_path / "ready").write_text(" ".join(str(one.pid) for one in programs()))
+        signal.pause()
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        pids = [int(one) for one in (tmp_path / "ready").read_text().split()]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert gone([*pids, int((tmp_path / "pid").read_text())])
+
+
+def test_the_program_sees_few_variables_and_no_secret(make: Make, monkeypatch: pytest.MonkeyPatch):
+    from envweave_gym.hubs.hub_config import HubConfig
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("HF_TOKEN", "s")
+    monkeypatch.setenv("HF_HOME", "/h")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-given")
+    own = HubConfig(hub_id="a/b", variables={"OPENAI_API_KEY": "env:OPENAI_API_KEY"}).environment()
+    assert own["OPENAI_API_KEY"] == "sk-given"
+    assert own["HF_HOME"] == "/h"
+    assert {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN"}.isdisjoint(own)
+    assert "127.0.0.1" in own["NO_PROXY"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "word"),
+    [
+        ({}, "hub_id= is missing"),
+        ({"hub_id": "single"}, "owner/name"),
+        ({"hub_id": "a/b", "env_args": {"x": float("nan")}}, "without NaN"),
+        ({"hub_id": "a/b", "env_args": [1]}, "env_args"),
+        ({"hub_id": "a/b", "data": "/no/such/folder"}, "not a folder"),
+        ({"hub_id": "a/b", "variables": {"A": None}}, "reference"),
+        ({"hub_id": "a/b", "variables": {"A": "sk-secret"}}, "reference"),
+        ({"hub_id": "a/b", "variables": {"A=B": "env:A"}}, "not the name"),
+        ({"hub_id": "a/b", "split": "test"}, "split"),
+        ({"hub_id": "a/b", "limit": 0}, "limit"),
+        ({"hub_id": "a/b", "step_timeout": "1"}, "step_timeout"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_sentence(kwargs: dict[str, Any], word: str):
+    with pytest.raises(InvalidArgument) as caught:
+        envweave_gym.make("envweave/Hub-v0", **kwargs)
+    assert word in str(caught.value)
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_replies_are_texts_or_objects_with_tool_calls(make: Make):
+    env = make()
+    env.reset(seed=0)
+    for wrong in (3, {"contents": "x"}, {"tool_calls": [{"arguments": {}}]}, None):
+        with pytest.raises(InvalidAction):
+            env.step(wrong)
+    assert parse_action(env, "<think>no</think> 7") == "7"
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    assert parse_action(env, call) == call  # no tool is offered
+    env.unwrapped._chat.tools = [{"type": "function"}]
+    assert parse_action(env, f"So: {call}") == {
+        "content": "So:",
+        "tool_calls": [{"name": "add", "arguments": {"a": 1}}],
+    }
+    with pytest.raises(InvalidAction, match="not a tool call"):
+        parse_action(env, "<tool_call>{oops}</tool_call>")
+
+
+def test_the_spaces_hold_what_is_returned_and_rendering_shows_the_chat(make: Make):
+    env = make(render_mode="ansi")
+    observation, _ = env.reset(seed=0, options={"index": 0})
+    assert observation in env.observation_space
+    assert "Guess 0" in env.render()
+    for _ in range(20):
+        assert env.action_space.sample() in env.action_space

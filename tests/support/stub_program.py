@@ -1,0 +1,120 @@
+"""A hub package of the first generation on a stub of the library: its ``verifiers`` needs nothing but Python.
+
+So the tests of sessions, ports and faults need no other package, and the program is the real one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hub_wheels import wheel
+
+from envweave_gym.hubs.hub_lock import HubPackage
+
+VERIFIERS = """
+import asyncio, importlib, json, os, sys, urllib.request
+
+def load_environment(module, **args):
+    return importlib.import_module(module).load_environment(**args)
+
+def ask(url, key, messages, model="agent", **more):
+    body = json.dumps({"model": model, "messages": messages, **more}).encode()
+    head = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/chat/completions", body, head), timeout=60) as answer:
+        return json.load(answer)["choices"][0]["message"]
+"""
+TYPES = """
+class ClientConfig:
+    def __init__(self, api_base_url, api_key_var, timeout, max_retries):
+        import os
+        self.url, self.key = api_base_url, os.environ[api_key_var]
+"""
+PACKAGE = """
+import asyncio, os, random, signal, subprocess, sys, threading, time
+import verifiers
+
+print("noise on stdout")
+sys.stdin.read()
+
+class Env:
+    max_turns = 3
+
+    def __init__(self, mode="guess", rows=3, path=None):
+        self.mode, self.path = mode, path
+        self.rows = [{"n": n} for n in range(rows)]
+        if mode == "load":
+            raise ValueError("this package does not want to")
+        if mode == "exit":
+            sys.exit(3)
+
+    def get_dataset(self):
+        return self.rows
+
+    get_eval_dataset = get_dataset
+
+    async def generate(self, inputs, client, model, **_):
+        (row,) = inputs
+        call = lambda messages, **more: asyncio.to_thread(verifiers.ask, client.url, client.key, messages, **more)
+        mode = self.mode
+        if mode == "silent":
+            return {"outputs": [self.output(0.0)]}
+        if mode == "hang":
+            await asyncio.sleep(3600)
+        if mode == "die":
+            print("last words", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "raise":
+            raise RuntimeError("the tools are gone")
+        if mode == "error":
+            return {"outputs": [{**self.output(1.0), "error": "SandboxError()"}]}
+        if mode == "orphan":
+            child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+            open(self.path, "w").write(str(child.pid))
+        if mode == "stranger":
+            await call([{"role": "user", "content": "hi"}], model="nobody")
+        if mode == "garbage":
+            await call("not a list")
+        messages = [{"role": "user", "content": f"Guess {row['n']}, {random.randrange(1000)}"}]
+        for turn in range(self.max_turns):
+            reply = await call(messages)
+            if mode == "die later":
+                os._exit(4)
+            if mode == "hang later":
+                await asyncio.sleep(3600)
+            messages = [*messages, reply, {"role": "user", "content": f"Not {reply['content']}"}]
+            if reply["content"] == str(row["n"]):
+                return {"outputs": [self.output(1.0 / (turn + 1), "solved")]}
+        return {"outputs": [self.output(-1.0, "max_turns_reached")]}
+
+    def output(self, reward, stop="end"):
+        return {"reward": reward, "metrics": {"turns": 1.0}, "stop_condition": stop, "error": None}
+
+def load_environment(**args):
+    return Env(**args)
+"""
+
+
+def stub_package(folder: Path) -> tuple[HubPackage, Path]:
+    """The package, and an interpreter that has it and the stub."""
+    made = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
+    (site,) = made.glob("lib/python3*/site-packages")
+    (site / "verifiers").mkdir()
+    (site / "verifiers" / "__init__.py").write_text(VERIFIERS)
+    (site / "verifiers" / "types.py").write_text(TYPES)
+    (site / "guess.py").write_text(PACKAGE)
+    package = HubPackage(
+        owner="acme", name="guess", version="1.0.0", sha256="0" * 64, filename="guess.whl", generation="v0"
+    )
+    return package, made / "bin" / "python"
+
+
+def library_wheels(folder: Path) -> None:
+    """Write wheels of the stub into a folder that uv takes for its only index: one of each generation."""
+    folder.mkdir()
+    for version in ("0.3.1", "0.3.2", "0.4.0"):
+        files = {"verifiers/__init__.py": VERIFIERS.encode(), "verifiers/types.py": TYPES.encode()}
+        data = wheel("verifiers", version, files=files, module="_verifiers_marker")
+        (folder / f"verifiers-{version}-py3-none-any.whl").write_bytes(data)
