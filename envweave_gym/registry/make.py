@@ -56,7 +56,7 @@ def make(
     - ``docker://image:tag#ID``: the same in a container of an image.
     - ``openenv://host:port``: the environment of an OpenEnv server; ``openenv+https://host``, such as a live Space.
     - ``openenv://docker/image``, ``openenv://hf/owner/name``: the same, started from an image or a Space.
-    - ``prime://…``: reserved for another ecosystem; refused by this version.
+    - ``prime://owner/name@version``: an installed environment of the Prime Environments Hub.
 
     An unknown name raises :class:`envweave_gym.UnknownEnvironment`, with the nearest names. Arguments:
 

@@ -86,8 +86,8 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_missing_feature_is_a_failure_and_no_wrong_usage(capsys: pytest.CaptureFixture[str]):
-    assert main(["info", "prime://owner/name"]) == 1
-    assert "needs the Prime Hub resolver, which this version does not have yet" in capsys.readouterr().err
+    assert main(["info", "prime://owner/no-such-name"]) == 1
+    assert "envweave hub install owner/no-such-name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -376,18 +376,6 @@ def test_a_module_may_register_ids_when_it_is_imported(tmp_path: Any, monkeypatc
     assert ew.make("registers_late:late/Echo-v0").reset(seed=0)[0] == "Echo environment ready!"
 
 
-@pytest.mark.parametrize(
-    ("name", "needs"),
-    [
-        ("prime://owner/name@1.0", "the Prime Hub resolver"),
-    ],
-)
-def test_schemes_to_come_say_what_they_need(name: str, needs: str):
-    with pytest.raises(NotAvailable) as caught:
-        ew.make(name, num_envs=2)
-    assert str(caught.value) == f"make({name!r}) needs {needs}, which this version does not have yet"
-
-
 def test_an_unknown_scheme_lists_the_known():
     text = refusal("ftp://host/env")
     assert text.startswith("make('ftp://host/env'): there is no scheme ftp://; there are local://, http://, ")
