@@ -223,7 +223,7 @@ def test_names_are_not_confused(hub: PrimeHub, tmp_path: Path):
     hub.publish("acme", "guess", data=wheel("other", source=PACKAGE), filename=wheel_name("other", "1.0.0"))
     refused(hub, tmp_path, "")
     hub.packages.clear()
-    hub.publish("acme", "guess", owner={"name": "evil"}, **V0)
+    hub.publish(*GUESS, **V0)["more"]["owner"] = {"name": "evil"}
     refused(hub, tmp_path, "answers the request")
     hub.packages.clear()
     hub.publish("acme", "guess", semantic_version="2.0.0", **V0)
