@@ -18,6 +18,7 @@ from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, SessionLost, shown
 from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.secret_reference import Secret, check_reference, read_reference
+from envweave_gym.core.seeding import Seeds
 from envweave_gym.hubs import openenv_messages as messages
 from envweave_gym.hubs.json_codecs import BadSchema
 from envweave_gym.hubs.json_schema_space import (
@@ -88,7 +89,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         self._server: Server | None = None
         self._session: OpenEnvSession | None = None
         self._seen: Any = None
-        self._is_over = False
+        self._seeds, self._is_over = Seeds(ID), False
         self._known: frozenset[str] | None = None
         self._stop_server: Any = None
         try:
@@ -159,13 +160,16 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; ``options`` are the arguments of the server's own ``reset``."""
-        super().reset(seed=seed)
+        """Start an episode; ``options`` are the arguments of the server's own ``reset``.
+
+        Every reset sends a seed: without ``seed`` one that is drawn from the last given one.
+        """
+        chosen = self._seeds.next(seed)
+        super().reset(seed=chosen)
         data = dict(options or {})
         if "seed" in data:
             raise InvalidArgument(f"{ID}: the seed of a reset is no option; give reset(seed=…)")
-        if seed is not None:
-            data["seed"] = seed
+        data["seed"] = chosen
         deadline = time.monotonic() + self._call_deadline
         sent = {**data, **{name: one.reveal() for name, one in self._secrets.items()}}
         session = self._connected(deadline)

@@ -46,16 +46,18 @@ Fault = Callable[["Talk"], None]
 class Adder:
     """The environment of one session."""
 
-    def __init__(self, dialect: str) -> None:
-        self.dialect, self.count, self.steps, self.seed = dialect, 0, 0, None
+    def __init__(self, dialect: str, seeded: bool) -> None:
+        self.dialect, self.seeded = dialect, seeded
+        self.count = self.steps = 0
         self.given: dict[str, Any] = {}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """The reply to a message."""
         kind, data = message["type"], message.get("data")
         if kind == "reset":
-            self.count = self.steps = 0
+            self.steps = 0
             self.given = data or {}
+            self.count = self.given.get("seed", 0) % 2 if self.seeded else 0
             return self._observed(0.0)
         if kind == "step":
             if not isinstance(data, dict) or type(data.get("delta")) is not int:
@@ -125,7 +127,10 @@ class Talk:
             return
         self.server.talks.append(self)
         self.server.opened.release()
-        env, reader = Adder(self.server.dialect), FrameReader(masked=True, largest=1 << 24)
+        env, reader = (
+            Adder(self.server.dialect, self.server.seeded),
+            FrameReader(masked=True, largest=1 << 24),
+        )
         try:
             while (message := self._message(reader)) is not None:
                 self.server.messages.append(message)
@@ -181,9 +186,16 @@ class OpenEnvServer:
     """Serves the adder at a port of this machine; ``faults`` are what it does with the next messages."""
 
     def __init__(
-        self, dialect: str = NEW, *, schema: Any = SCHEMA, capacity: int = 1000, port: int = 0
+        self,
+        dialect: str = NEW,
+        *,
+        schema: Any = SCHEMA,
+        capacity: int = 1000,
+        port: int = 0,
+        seeded: bool = False,
     ) -> None:
         self.dialect, self.capacity, self.open = dialect, capacity, 0
+        self.seeded = seeded  # whether the count begins with the last bit of the seed
         self.documents: dict[str, tuple[int, Any]] = {
             "/schema": (200, schema if isinstance(schema, bytes) else json.dumps(schema).encode()),
             "/health": (200, b'{"status":"healthy"}'),
