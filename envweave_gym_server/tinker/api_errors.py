@@ -76,6 +76,10 @@ def handle_errors(app: Flask) -> None:
     @app.errorhandler(HTTPException)
     def pass_on(error: HTTPException) -> Response:
         missing = f"this server has no {request.method} {request.path}"
+        if error.code == 413:  # of a body without a length before it; the SDK repeats no 400
+            return _reply(
+                400, f"the body of {request.path} is too large; send fewer or shorter rows at a time"
+            )
         return _reply(error.code or 400, missing if error.code in (404, 405) else str(error.description))
 
     @app.errorhandler(Exception)

@@ -6,12 +6,13 @@ and renamed, the JSON file last; so a checkpoint is there as a whole or not at a
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ class Checkpoints:
             raise InvalidArgument(f"--checkpoints {folder} cannot be made: {error.strerror}") from None
         self._in_use = try_lock(folder / ".in-use")
         if self._in_use is not None:  # no other server is writing there
-            self._remove_leftovers()
+            folders = (self.folder.glob(f"*+train+*/{kind}/*") for kind in KINDS)
+            self._remove_leftovers(itertools.chain.from_iterable(folders))
 
     def close(self) -> None:
         """Let another server remove leftovers."""
@@ -137,15 +139,19 @@ class Checkpoints:
         about.weights = f"{about.name}.{secrets.token_hex(4)}.safetensors"
         weights = where.parent / about.weights
         unfinished = weights.with_name(f"{about.weights}.part")
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished)
-        about.size = unfinished.stat().st_size
-        _flush(unfinished)
-        unfinished.rename(weights)
-        with self._lock:
-            before = self._read(where)
-            self._write(where, about)
-            if before is not None:
-                (where.parent / before.weights).unlink(missing_ok=True)
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished)
+            about.size = unfinished.stat().st_size
+            _flush(unfinished)
+            unfinished.rename(weights)
+            with self._lock:
+                before = self._read(where)
+                self._write(where, about)
+                if before is not None:
+                    (where.parent / before.weights).unlink(missing_ok=True)
+        except BaseException:  # such as a full disk, which what is left over would keep full
+            self._remove_leftovers(where.parent.glob(f"{about.name}.*"))
+            raise
         return about.path
 
     def find(self, path: str) -> CheckpointFile:
@@ -226,16 +232,15 @@ class Checkpoints:
         file.unlink(missing_ok=True)
         (file.parent / about.weights).unlink(missing_ok=True)
 
-    def _remove_leftovers(self) -> None:
+    def _remove_leftovers(self, files: Iterable[Path]) -> None:
         """Remove what this class left half written: files with names that it makes, in folders that it makes.
 
         Weights stay if their description names them or cannot be read, and so do all files of others.
         """
-        for kind in KINDS:
-            for file in self.folder.glob(f"*+train+*/{kind}/*"):
-                match = _OWN_FILE.fullmatch(file.name)
-                if match is not None and (match[2] or match[3] or self._is_unnamed(file, match[1])):
-                    file.unlink(missing_ok=True)
+        for file in files:
+            match = _OWN_FILE.fullmatch(file.name)
+            if match is not None and (match[2] or match[3] or self._is_unnamed(file, match[1])):
+                file.unlink(missing_ok=True)
 
     def _is_unnamed(self, weights: Path, name: str) -> bool:
         """Return whether weights have no description, or one that names others."""

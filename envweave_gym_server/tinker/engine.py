@@ -74,6 +74,11 @@ class Engine:
             self._queue.append(operation)
             self._changed.notify_all()
 
+    def discard(self, session_id: str) -> None:
+        """Forget the operations of a session that has ended, with the rows that they hold."""
+        with self._changed:
+            self._queue = deque(one for one in self._queue if one.future.session_id != session_id)
+
     def _work(self) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)

@@ -48,6 +48,8 @@ class Future:
     completions: CompletionLog | None = None
     digest: bytes = b""
     """That of the request's path and body."""
+    size: int = 0
+    """Bytes of the request's body, which wait with it."""
     done: threading.Event = field(default_factory=threading.Event)
     reply: Reply | None = None
     cancelled: bool = False
@@ -99,6 +101,8 @@ class FutureLimits:
 
     pending: int = 20_000
     """Operations that wait; more are refused, and the SDK repeats them."""
+    pending_bytes: int = 512 << 20
+    """Bytes of their bodies; one session may have half of them, so that others find room."""
     fetched: int = 4096
     """Results that are kept after they were fetched, in case the reply was lost."""
     fetched_s: float = 60.0
@@ -116,6 +120,8 @@ class Futures:
         self._done: OrderedDict[str, Future] = OrderedDict()
         self._fetched: OrderedDict[str, Future] = OrderedDict()
         self._bytes = 0
+        self._waiting: dict[str, int] = {}
+        """Bytes of the operations that wait, by session."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -129,10 +135,20 @@ class Futures:
             )
         return known
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of all operations that wait."""
+        return sum(self._waiting.values())
+
     def add(
-        self, request_id: str, session_id: str, completions: CompletionLog | None = None, digest: bytes = b""
+        self,
+        request_id: str,
+        session_id: str,
+        completions: CompletionLog | None = None,
+        digest: bytes = b"",
+        size: int = 0,
     ) -> tuple[Future, bool]:
-        """Return the future of a request, and whether it is a new one; raise :class:`Busy` over the limit."""
+        """Return the future of a request, and whether it is a new one; raise :class:`Busy` over a limit."""
         with self._lock:
             known = self.find(request_id, digest)
             if known is not None:
@@ -140,8 +156,29 @@ class Futures:
             pending = len(self._by_id) - len(self._done)
             if pending >= self._limits.pending:
                 raise Busy(f"{pending} operations wait here; come again when some are done")
-            future = self._by_id[request_id] = Future(request_id, session_id, completions, digest)
+            self._check_bytes(session_id, size)
+            future = self._by_id[request_id] = Future(request_id, session_id, completions, digest, size)
+            self._waiting[session_id] = self._waiting.get(session_id, 0) + size
             return future, True
+
+    def _check_bytes(self, session_id: str, size: int) -> None:
+        """Raise :class:`Busy` if a request does not fit beside those that wait; one alone always fits."""
+        own, limit = self._waiting.get(session_id, 0), self._limits.pending_bytes
+        if (own and own + size > limit // 2) or (
+            own < self.waiting_bytes and self.waiting_bytes + size > limit
+        ):
+            raise Busy(
+                f"requests of {self.waiting_bytes >> 20} MB wait here, {own >> 20} MB of this session; come again when "
+                "some are done"
+            )
+
+    def _waits_no_more(self, future: Future) -> None:
+        """Subtract the bytes of an operation that is done, or dropped before."""
+        left = self._waiting.get(future.session_id, 0) - future.size
+        if left > 0:
+            self._waiting[future.session_id] = left
+        else:
+            self._waiting.pop(future.session_id, None)
 
     def finish(self, future: Future, reply: Reply) -> None:
         """Set the result of a future, and wake its client."""
@@ -149,6 +186,7 @@ class Futures:
             if future.reply is not None or self._by_id.get(future.request_id) is not future:
                 return
             future.reply = reply
+            self._waits_no_more(future)
             self._done[future.request_id] = future
             self._bytes += len(reply.body)
             self._drop_oldest()
@@ -216,6 +254,8 @@ class Futures:
             self._bytes -= len(future.reply.body)
         if future is None:
             return
+        if future.reply is None:
+            self._waits_no_more(future)
         future.done.set()  # a client that waits for it comes again, and gets status 410
         if future.completions is not None:
             future.completions.remove(future)

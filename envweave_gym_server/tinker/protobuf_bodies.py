@@ -6,6 +6,7 @@ The schema is that of the installed SDK, ``tinker.proto``.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -105,11 +106,14 @@ def _check_sparse(message: pb.ForwardBackwardRequest) -> None:
 
 
 def _datum(place: int, message: pb.Datum) -> Datum:
-    tokens: list[int] = []
+    tokens = array("i")  # 4 bytes each, as many requests may wait
     for chunk in message.model_input:
         if chunk.WhichOneof("chunk") != "encoded_text":
             raise BadInput(f"datum {place} has a chunk that is not text; only text is served here")
-        tokens.extend(_array(chunk.encoded_text.tokens, np.int32).tolist())
+        try:
+            tokens.frombytes(chunk.encoded_text.tokens)
+        except ValueError:
+            raise BadInput(f"datum {place} has tokens that are not int32") from None
     inputs = {name: _tensor(f"datum {place}: {name}", one) for name, one in message.loss_fn_inputs.items()}
     return Datum(tokens, inputs)
 

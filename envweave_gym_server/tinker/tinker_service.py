@@ -117,6 +117,7 @@ class TinkerService:
         """Mark a session as ended, and drop everything that it has in memory."""
         if self.sessions.end(session_id, ended):
             self.futures.drop_session(session_id)
+            self.engine.discard(session_id)
             self._drop_memory(session_id)
 
     def check_open(self, session_id: str) -> None:

@@ -150,6 +150,7 @@ class TrainingModels:
         with self._lock:
             if model.model_id in self._by_id:
                 raise BadInput(f"model {model.model_id} exists; it was made by an earlier request")
+            self.check_room()  # again: other requests were accepted before the first of them was done
             self._by_id[model.model_id] = model
 
     def check_room(self) -> None:

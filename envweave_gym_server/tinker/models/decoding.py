@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -84,8 +85,12 @@ class _Sequence:
         self.scores = PromptScores(None, None)
         self.limit = min(request.max_tokens, config.context - len(request.prompt))
         self.rules = ChoiceRules(request.temperature, request.top_k, request.top_p)
-        key = np.array([request.seed % 2**64, index], np.uint64)
-        self.noise = np.random.Generator(np.random.Philox(key=key)).random(self.limit)
+
+    @cached_property
+    def noise(self) -> NDArray[np.float64]:
+        """Noise for each token, drawn when the sequence begins and dropped at its end."""
+        key = np.array([self.request.seed % 2**64, self.index], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key)).random(self.limit)
 
     def add(self, token: int, logprob: float, decode: Callable[[list[int]], str]) -> None:
         """Append a token, and set the reason if the sequence ends with it."""
@@ -95,6 +100,8 @@ class _Sequence:
             self.stop_reason = "stop"
         elif len(self.tokens) >= self.limit:
             self.stop_reason = "length"
+        if self.stop_reason is not None:
+            del self.noise
 
     def _has_stop_string(self, decode: Callable[[list[int]], str]) -> bool:
         """Return whether a stop string is in the last tokens; every token of one has a byte at least."""
@@ -210,7 +217,7 @@ def _score_prompts(
             sequence.scores = score_prompt(
                 lambda part: transformer.logits(part, weights),
                 states,
-                request.prompt,
+                list(request.prompt),
                 wants_logprobs=request.prompt_logprobs,
                 top=request.top_prompt_logprobs,
             )

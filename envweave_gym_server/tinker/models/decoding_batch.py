@@ -95,6 +95,8 @@ class DecodingBatch:
         codes, new_row_of = np.unique(rows * vocabulary + tokens, return_inverse=True)
         parents = codes // vocabulary
         slots, moved = assign_slots(parents)
+        # Later there are at most as many rows as sequences now: those that have ended need no more space.
+        self._most_rows = max(len(rows), len(self._prompt_of_row))
         self._copy_rows(parents[moved], slots[moved])
         order = np.argsort(slots)
         self._prompt_of_row = self._prompt_of_row[parents[order]]
@@ -156,9 +158,10 @@ class DecodingBatch:
         """Copy the continuations of rows to other slots, and make space for one more token."""
         steps = self._steps
         if steps == self._own.keys.shape[3]:
-            space = self._space(max(_FIRST_CAPACITY, 2 * steps))
+            space = self._space(min(max(_FIRST_CAPACITY, 2 * steps), self._transformer.config.context))
+            rows = len(self._prompt_of_row)
             for old, new in zip(self._own, space, strict=True):
-                new[:, :, :, :steps] = old
+                new[:, :, :rows, :steps] = old[:, :, :rows]
             self._own = space
         if steps and len(sources):
             for part in self._own:

@@ -6,10 +6,12 @@ reading, REINFORCE weighted by a truncated ratio: the hosted service does not pu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,8 +50,9 @@ class LossTerms:
         """Return a threshold: that of each token if the rows give it, else that of the call."""
         return self.inputs.get(name, torch.tensor(float(self.config.get(name, default))))
 
-    def clips(self, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest ratio that is not clipped; ``low`` and ``high`` are the defaults."""
+    def clips(self, loss: str) -> tuple[Tensor, Tensor]:
+        """Return the lowest and highest ratio that is not clipped."""
+        low, high = _LOSSES[loss].clips
         return self.option(_CLIPS[0], low), self.option(_CLIPS[1], high)
 
 
@@ -69,15 +72,15 @@ def _importance_sampling(terms: LossTerms) -> LossValue:
 
 
 def _ppo(terms: LossTerms) -> LossValue:
-    return _clipped(terms, terms.ratio(), *terms.clips(0.8, 1.2))
+    return _clipped(terms, terms.ratio(), *terms.clips("ppo"))
 
 
 def _cispo(terms: LossTerms) -> LossValue:
-    return _weighted_by_ratio(terms, *terms.clips(0.8, 1.2))
+    return _weighted_by_ratio(terms, *terms.clips("cispo"))
 
 
 def _stable_reinforce(terms: LossTerms) -> LossValue:
-    return _weighted_by_ratio(terms, *terms.clips(0.0, 2.0))
+    return _weighted_by_ratio(terms, *terms.clips("stable_reinforce"))
 
 
 def _dro(terms: LossTerms) -> LossValue:
@@ -93,9 +96,7 @@ def _gspo(terms: LossTerms) -> LossValue:
     distance = (terms.logprobs - terms.inputs["logprobs"]) * mask
     counts = torch.zeros(rows).index_add(0, terms.rows, mask).clamp(min=1)
     means = torch.zeros(rows).index_add(0, terms.rows, distance) / counts
-    return _clipped(
-        terms, means.clamp(max=_HIGHEST_LOG_RATIO).exp()[terms.rows], *terms.clips(1 - 3e-4, 1 + 4e-4)
-    )
+    return _clipped(terms, means.clamp(max=_HIGHEST_LOG_RATIO).exp()[terms.rows], *terms.clips("gspo"))
 
 
 def _clipped(terms: LossTerms, ratio: Tensor, low: Tensor, high: Tensor) -> LossValue:
@@ -119,17 +120,19 @@ class _Loss(NamedTuple):
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    clips: tuple[float, float] = (0.0, math.inf)
+    """The defaults of the thresholds."""
 
 
 _SAMPLED = ("target_tokens", "logprobs", "advantages")
 _LOSSES: dict[str, _Loss] = {
     "cross_entropy": _Loss(_cross_entropy, ("target_tokens",), ("weights",)),
     "importance_sampling": _Loss(_importance_sampling, _SAMPLED),
-    "ppo": _Loss(_ppo, _SAMPLED, _CLIPS, _CLIPS),
-    "cispo": _Loss(_cispo, _SAMPLED, _CLIPS, _CLIPS),
+    "ppo": _Loss(_ppo, _SAMPLED, _CLIPS, _CLIPS, (0.8, 1.2)),
+    "cispo": _Loss(_cispo, _SAMPLED, _CLIPS, _CLIPS, (0.8, 1.2)),
     "dro": _Loss(_dro, _SAMPLED, (), ("beta",)),
-    "gspo": _Loss(_gspo, _SAMPLED, (*_CLIPS, "sequence_ratio_mask"), _CLIPS),
-    "stable_reinforce": _Loss(_stable_reinforce, _SAMPLED, _CLIPS, _CLIPS),
+    "gspo": _Loss(_gspo, _SAMPLED, (*_CLIPS, "sequence_ratio_mask"), _CLIPS, (1 - 3e-4, 1 + 4e-4)),
+    "stable_reinforce": _Loss(_stable_reinforce, _SAMPLED, _CLIPS, _CLIPS, (0.0, 2.0)),
 }
 LOSSES: tuple[str, ...] = tuple(_LOSSES)
 
@@ -152,8 +155,11 @@ def check_datums(config: ModelConfig, datums: Sequence[Datum], loss: str, loss_c
         if name not in _LOSSES[loss].options:
             allowed = ", ".join(_LOSSES[loss].options) or "none"
             raise ValueError(f"the loss {loss!r} has no option {name!r}; its options: {allowed}")
-        if not isinstance(value, (int, float)):
-            raise ValueError(f"the option {name!r} of {loss!r} must be a number, not {value!r}")
+        if not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
+            raise ValueError(
+                f"the option {name!r} of {loss!r} must be a finite number from 0 on, not {value!r}"
+            )
+    _check_clips(loss, loss_config)
     if not datums:
         raise ValueError("there are no datums; give at least one")
     for index, datum in enumerate(datums):
@@ -163,11 +169,22 @@ def check_datums(config: ModelConfig, datums: Sequence[Datum], loss: str, loss_c
             raise ValueError(f"datum {index} has other inputs than datum 0: it has {names}")
 
 
+def _check_clips(loss: str, config: LossConfig) -> None:
+    """Raise ``ValueError`` if the lowest ratio that is not clipped is above the highest one."""
+    low, high = (
+        float(config.get(name, default)) for name, default in zip(_CLIPS, _LOSSES[loss].clips, strict=True)
+    )
+    if low > high:
+        raise ValueError(
+            f"{_CLIPS[0]} {low:g} of {loss!r} is above {_CLIPS[1]} {high:g}; give the lower one first"
+        )
+
+
 def _check_datum(config: ModelConfig, datum: Datum, loss: _Loss, name: str) -> None:
     length = len(datum.tokens)
     if not 0 < length <= config.context:
         raise ValueError(f"{name} has {length} tokens; the model takes 1 to {config.context}")
-    _check_tokens(config, torch.as_tensor(datum.tokens), name)
+    _check_tokens(config, torch.as_tensor(np.asarray(datum.tokens)), name)
     for key in loss.required:
         if key not in datum.inputs:
             raise ValueError(f"{name} has no {key!r}, which the loss needs: {', '.join(loss.required)}")
@@ -177,6 +194,12 @@ def _check_datum(config: ModelConfig, datum: Datum, loss: _Loss, name: str) -> N
             raise ValueError(f"{name} has the input {key!r}, which the loss does not use; it uses {known}")
         _check_shape(key, values, length, datum.inputs["target_tokens"], name)
     _check_tokens(config, datum.inputs["target_tokens"], f"target_tokens of {name}")
+    low, high = (datum.inputs.get(key) for key in _CLIPS)
+    for key, values in zip(_CLIPS, (low, high), strict=True):
+        if values is not None and bool((values < 0).any()):
+            raise ValueError(f"{key} of {name} has a value below 0")
+    if low is not None and high is not None and bool((low > high).any()):
+        raise ValueError(f"{_CLIPS[0]} of {name} is above {_CLIPS[1]} at some token")
 
 
 def _check_shape(key: str, values: Tensor, length: int, targets: Tensor, name: str) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from functools import partial
 
+import flask
+import msgspec
 from flask import Blueprint, Response, jsonify
 
 from envweave_gym_server.tinker.api_errors import BadInput
@@ -13,6 +17,7 @@ from envweave_gym_server.tinker.models.decoding import SampleRequest, SampleResu
 from envweave_gym_server.tinker.protobuf_bodies import sample_reply
 from envweave_gym_server.tinker.request_bodies import (
     CreateSampler,
+    Prompt,
     Sample,
     SamplerId,
     SamplingParams,
@@ -92,14 +97,18 @@ def _submit(
     number = sampler.sampler_id.rsplit(":", 1)[-1]
     request = sample_request(sampler, body, service.seed(body.sampling_params.seed, number, body.seq_id))
 
+    options = msgspec.structs.replace(body, prompt=Prompt([]))  # the request holds it, in fewer bytes
+
     def encode(result: SampleResult) -> Reply:
-        if body.record_stability_info:
+        if options.record_stability_info:
             for sequence_id, sequence in zip(sequence_ids, result.sequences, strict=True):
                 service.records.add(sequence_id, sampler.session_id, request.prompt, sequence.tokens)
-        return sample_reply(result, body)
+        return sample_reply(result, options)
 
     completions = sampler.completions_of(body.seq_id // LARGEST_CLONE)
-    future, is_new = service.futures.add(request_id, sampler.session_id, completions, digest_of_request())
+    future, is_new = service.futures.add(
+        request_id, sampler.session_id, completions, digest_of_request(), len(flask.request.get_data())
+    )
     if is_new:
         service.engine.submit(Sampling(future, weights, request, encode))
 
@@ -113,7 +122,7 @@ def sample_request(sampler: Sampler, body: Sample, seed: int) -> SampleRequest:
     stop_ids, stop_strings = _stops(params, sampler.base.eos)
     room = config.context - len(prompt)
     request = SampleRequest(
-        prompt,
+        _compact(prompt),
         body.num_samples,
         room if params.max_tokens is None else params.max_tokens,
         params.temperature,
@@ -131,6 +140,14 @@ def sample_request(sampler: Sampler, body: Sample, seed: int) -> SampleRequest:
     except ValueError as error:
         raise BadInput(str(error)) from None
     return request
+
+
+def _compact(tokens: list[int]) -> Sequence[int]:
+    """Return tokens in 4 bytes each, or as they are if one is no token at all, which the check says then."""
+    try:
+        return array("i", tokens)
+    except OverflowError:
+        return tokens
 
 
 def _stops(params: SamplingParams, eos: frozenset[int]) -> tuple[frozenset[int], tuple[str, ...]]:

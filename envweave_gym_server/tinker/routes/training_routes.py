@@ -107,7 +107,8 @@ def forward_backward() -> Response:
     if request.mimetype != "application/x-protobuf":
         raise BadInput("forward_backward is a protobuf message here, as tinker 0.25 and later send it")
     service = the_service()
-    wanted = training_request(decompressed(request.get_data(), request.headers.get("Content-Encoding", "")))
+    body = decompressed(request.get_data(), request.headers.get("Content-Encoding", ""))
+    wanted = training_request(body)
     model = service.models.find(wanted.model_id)
     try:
         _check_pass(service, model, wanted)
@@ -121,6 +122,7 @@ def forward_backward() -> Response:
         model,
         wanted.seq_id,
         lambda: training_reply(run(wanted.datums, wanted.loss, wanted.loss_config)),
+        size=len(body),
     )
 
 
@@ -288,8 +290,9 @@ def _submit(
     seq_id: int,
     run: Callable[[], Reply],
     digest: bytes | None = None,
+    size: int = 0,
 ) -> Response:
-    """Submit an operation of a model; a repeated request gets the future of the first one."""
+    """Submit an operation of a model, which holds ``size`` bytes; a repeated request gets the future of the first."""
     service.sessions.heard(model.session_id)
     request_id = f"{model.model_id}#{seq_id}"
     digest = digest or digest_of_request()
@@ -300,7 +303,7 @@ def _submit(
                     f"request {seq_id} of model {model.model_id} came after request {model.last_seq_id}: "
                     "it was done before, or the client does not keep the order"
                 )
-            future, _ = service.futures.add(request_id, model.session_id, digest=digest)
+            future, _ = service.futures.add(request_id, model.session_id, digest=digest, size=size)
             model.last_seq_id = seq_id
             service.engine.submit(Operation(future, run))
     return jsonify(request_id=request_id, model_id=model.model_id)

@@ -130,7 +130,7 @@ def row(**changes: Tensor) -> Datum:
     [
         (row(), "hinge", {}, "'hinge' is not supported here; there are cross_entropy"),
         (row(), "ppo", {"clip": 1.0}, "no option 'clip'; its options: clip_low_threshold"),
-        (row(), "ppo", {"clip_low_threshold": "x"}, "must be a number"),
+        (row(), "ppo", {"clip_low_threshold": "x"}, "must be a finite number"),
         (row(), "cross_entropy", {}, "'logprobs', which the loss does not use"),
         (Datum([1], {"target_tokens": torch.tensor([1])}), "ppo", {}, "datum 0 has no 'logprobs'"),
         (row(advantages=torch.ones(2)), "ppo", {}, "advantages of datum 0 has 2 entries, but the row has 3"),

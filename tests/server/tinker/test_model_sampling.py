@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from random_models import CONTEXT, VOCABULARY, random_adapter, reference_model, 
 
 from envweave_gym_server.tinker.models import decoding, decoding_batch
 from envweave_gym_server.tinker.models.decoding import SampleRequest, SampleResult, check_request, sample
+from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch
 from envweave_gym_server.tinker.models.llama import Transformer, precision_for
 from envweave_gym_server.tinker.models.losses import Datum
 from envweave_gym_server.tinker.models.row_groups import assign_slots, rank_in_group
@@ -205,6 +207,29 @@ def test_a_full_cache_suspends_sequences_without_changing_their_tokens(
     limited = sample(counting, None, REQUESTS, text_of)
     assert [tokens_of(result) for result in limited] == [tokens_of(result) for result in expected]
     assert max(counting.rows) <= 25
+
+
+def test_the_space_for_continuations_shrinks_with_the_sequences_that_fit(
+    transformer: Transformer, monkeypatch: pytest.MonkeyPatch
+):
+    tokens, sizes = 800, list[int]()
+
+    def space(batch: DecodingBatch, capacity: int) -> Any:
+        made = allocate(batch, capacity)
+        sizes.append(made.keys.shape[2] * made.keys.shape[3])
+        return made
+
+    allocate = DecodingBatch._space
+    monkeypatch.setattr(DecodingBatch, "_space", space)
+    monkeypatch.setattr(decoding_batch, "CACHE_BYTES", 3 * 2 * 16 * 2 * 4 * tokens)
+    monkeypatch.setattr(decoding, "_ASSUMED_TOKENS", 16)
+    requests = [SampleRequest(PROMPT, 60, CONTEXT - len(PROMPT), stop_ids=frozenset())]
+    limited = sample(transformer, None, requests, text_of)
+    assert max(sizes) <= 2.5 * tokens  # 64 tokens for each of 50 sequences would be 4 times
+    monkeypatch.undo()
+    assert [tokens_of(one) for one in sample(transformer, None, requests, text_of)] == [
+        tokens_of(one) for one in limited
+    ]
 
 
 def test_no_batch_has_more_sequences_than_the_limit(

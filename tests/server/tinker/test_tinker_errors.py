@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +59,17 @@ def step_after(datum: types.Datum, loss: str) -> Call:
     return call
 
 
+def step_with(**settings: float) -> Call:
+    return lambda client: model(client).optim_step(types.AdamParams(**settings))
+
+
+def sampled_pass(config: Any, loss: str = "ppo", **inputs: list[float]) -> Call:
+    """A pass over a row of sampled tokens."""
+    return pass_of(row(TOKENS, **{"logprobs": [0.0] * 4, "advantages": [1.0] * 4, **inputs}), loss, config)
+
+
 IMAGE = types.ModelInput(chunks=[types.ImageChunk(data=b"x", format="png", expected_tokens=1)])
+ASSET = types.ModelInput(chunks=[types.ImageAssetPointerChunk(location="x", format="png", expected_tokens=1)])
 HUGE = [1e30, 1e30, 1e30, 1e30]
 REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
     "unknown base": (
@@ -121,10 +134,101 @@ REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
         tinker.BadRequestError,
         "no_such",
     ),
-    "learning rate": (
-        lambda client: model(client).optim_step(types.AdamParams(learning_rate=-1.0)),
+    "learning rate": (step_with(learning_rate=-1.0), tinker.BadRequestError, "learning_rate -1"),
+    "learning rate that is no number": (
+        step_with(learning_rate=math.nan),
         tinker.BadRequestError,
         "learning_rate",
+    ),
+    "infinite learning rate": (
+        step_with(learning_rate=math.inf),
+        tinker.BadRequestError,
+        "learning_rate",
+    ),
+    "beta of one": (step_with(beta1=1.0), tinker.BadRequestError, "beta1 1.0 is not from 0 to below 1"),
+    "negative beta": (step_with(beta2=-0.5), tinker.BadRequestError, "beta2 -0.5"),
+    "beta that is no number": (step_with(beta2=math.nan), tinker.BadRequestError, "beta2"),
+    "epsilon": (step_with(eps=-1e-8), tinker.BadRequestError, "eps"),
+    "weight decay": (step_with(weight_decay=-1.0), tinker.BadRequestError, "weight_decay"),
+    "limit of gradients": (step_with(grad_clip_norm=math.nan), tinker.BadRequestError, "grad_clip_norm"),
+    "thresholds in the wrong order": (
+        sampled_pass({"clip_low_threshold": 1.3, "clip_high_threshold": 0.7}),
+        tinker.BadRequestError,
+        "clip_low_threshold 1.3 of 'ppo' is above clip_high_threshold 0.7",
+    ),
+    "low threshold above the default of the high one": (
+        sampled_pass({"clip_low_threshold": 1.3}, "cispo"),
+        tinker.BadRequestError,
+        "clip_high_threshold 1.2",
+    ),
+    "high threshold below the default of the low one": (
+        sampled_pass({"clip_high_threshold": 0.9}, "gspo"),
+        tinker.BadRequestError,
+        "above clip_high_threshold 0.9",
+    ),
+    "negative threshold": (
+        sampled_pass({"clip_low_threshold": -0.1}),
+        tinker.BadRequestError,
+        "finite number from 0 on",
+    ),
+    "threshold that is no number": (
+        sampled_pass({"clip_high_threshold": math.nan}),
+        tinker.BadRequestError,
+        "finite number from 0 on",
+    ),
+    "threshold of text": (
+        sampled_pass({"clip_high_threshold": "high"}),
+        tinker.BadRequestError,
+        "finite number from 0 on",
+    ),
+    "infinite beta of dro": (
+        sampled_pass({"beta": math.inf}, "dro"),
+        tinker.BadRequestError,
+        "'beta' of 'dro'",
+    ),
+    "option of another loss": (
+        sampled_pass({"clip_low_threshold": 0.5}, "importance_sampling"),
+        tinker.BadRequestError,
+        "its options: none",
+    ),
+    "thresholds of tokens in the wrong order": (
+        sampled_pass(None, clip_low_threshold=[1.0] * 4, clip_high_threshold=[1.0, 1.0, 0.5, 1.0]),
+        tinker.BadRequestError,
+        "above clip_high_threshold at some token",
+    ),
+    "negative threshold of a token": (
+        sampled_pass(None, clip_low_threshold=[0.0, 0.0, -1.0, 0.0]),
+        tinker.BadRequestError,
+        "value below 0",
+    ),
+    "advantages that are no numbers": (
+        sampled_pass(None, advantages=[math.nan] * 4),
+        tinker.BadRequestError,
+        "not finite",
+    ),
+    "row that is too long": (pass_of(row([3] * 999)), tinker.BadRequestError, "998 tokens"),
+    "token of no word to train": (pass_of(row([3, 99_999, 3])), tinker.BadRequestError, "99999"),
+    "targets of another length": (
+        pass_of(
+            types.Datum(model_input=prompt(TOKENS), loss_fn_inputs={"target_tokens": [3], "weights": [1.0]})
+        ),
+        tinker.BadRequestError,
+        "of datum 0 has 1 entries, but the row has 5 tokens",
+    ),
+    "reply without tokens": (sample_of(prompt([3]), max_tokens=0), tinker.BadRequestError, "max_tokens"),
+    "top_p": (sample_of(prompt([3]), top_p=0.0), tinker.BadRequestError, "top_p"),
+    "asset to sample": (sample_of(ASSET), tinker.BadRequestError, "image_asset_pointer"),
+    "name of nothing to train": (
+        lambda client: client.create_lora_training_client(
+            BASE, rank=4, train_mlp=False, train_attn=False, train_unembed=False
+        ),
+        (tinker.BadRequestError, ValueError, AssertionError),
+        "train_unembed|At least one",
+    ),
+    "time to live": (
+        lambda client: model(client).save_weights_for_sampler("x", ttl_seconds=-5),
+        tinker.BadRequestError,
+        "ttl_seconds -5",
     ),
     "gradient": (
         step_after(row(TOKENS, weights=HUGE), "cross_entropy"),
@@ -168,6 +272,43 @@ def test_a_model_that_is_not_known_is_not_found(client: tinker.ServiceClient, se
     server.service.models.drop(training.model_id)
     with pytest.raises(tinker.NotFoundError, match="last checkpoint"):
         training.optim_step(types.AdamParams()).result(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("first", ["service", "rest"])
+def test_a_wrong_key_is_refused_to_every_client_of_the_sdk_at_once(server: Server, first: str):
+    def call() -> Any:
+        if first == "service":
+            return server.client("tml-another").create_sampling_client(base_model=BASE)
+        return tinker.RestClient(base_url=server.url, api_key="tml-another").list_training_runs()
+
+    started = time.monotonic()
+    with pytest.raises(tinker.AuthenticationError, match="API key is wrong"):
+        call().result(timeout=DEADLINE_S)
+    assert time.monotonic() - started < DEADLINE_S
+
+
+def test_no_key_is_an_error_of_the_sdk_before_anything_is_sent(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    monkeypatch.delenv("TINKER_CREDENTIAL_CMD", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(tinker.TinkerError, match="TINKER_API_KEY"):
+        tinker.ServiceClient(base_url=server.url).create_sampling_client(base_model=BASE).result(
+            timeout=DEADLINE_S
+        )
+
+
+@pytest.mark.parametrize("version", ["0.24.1", "0.39.0"])
+def test_the_sdk_of_another_version_raises_its_own_error_with_the_way_out(
+    server: Server, client: tinker.ServiceClient, monkeypatch: pytest.MonkeyPatch, version: str
+):
+    monkeypatch.setattr("tinker.lib.internal_client_holder.tinker_sdk_version", version)
+    monkeypatch.setattr("tinker._client.__version__", version)
+    with pytest.raises(tinker.BadRequestError, match=rf"tinker {version} is not served .* pip install"):
+        server.client().create_sampling_client(base_model=BASE).result(timeout=DEADLINE_S)
+    monkeypatch.undo()
+    assert client.create_sampling_client(base_model=BASE).result(timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize("version", ["0.24.1", "0.39.0", "1.0"])

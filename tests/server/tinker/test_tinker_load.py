@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,14 @@ import tinker
 from tinker import types
 from tinker_server import BASE, KEY, Server, connected, params, prompt, row, serving
 
+from envweave_gym.training.tinker.waiting import in_thread
+from envweave_gym_server.tinker import training_models
+from envweave_gym_server.tinker.body_limits import SMALL_BODY, ByteBudget, limit_bodies
 from envweave_gym_server.tinker.engine import Operation
 from envweave_gym_server.tinker.futures import FutureLimits, Reply, json_reply
 from envweave_gym_server.tinker.request_bodies import LoraConfig
+from envweave_gym_server.tinker.tinker_app import create_tinker_app
+from envweave_gym_server.tinker.tinker_service import TinkerService
 from envweave_gym_server.tinker.training_models import TrainingModel
 
 TOKENS = [3, 4, 5, 6, 7]
@@ -154,25 +161,126 @@ def test_a_sample_may_pass_a_long_training_call(client: tinker.ServiceClient, se
     assert forward.result(timeout=30).metrics
 
 
-def test_an_abandoned_sample_is_not_run(client: tinker.ServiceClient, server: Server):
-    held, free = threading.Event(), threading.Event()
+@contextlib.contextmanager
+def held_engine(service: TinkerService) -> Iterator[threading.Event]:
+    """Keep the engine busy until the yielded event is set, at the latest at the end of the block."""
+    began, free = threading.Event(), threading.Event()
 
     def hold() -> Reply:
-        held.set()
-        free.wait(20)
+        began.set()
+        free.wait(30)
         return json_reply()
 
-    service = server.service
     future, _ = service.futures.add("held", "none")
     service.engine.submit(Operation(future, hold))
-    assert held.wait(10)
-    sampler = client.create_sampling_client(base_model=BASE).result()
-    waiting = sampler.sample(prompt([3]), 1, params(seed=5))
-    request_id = f"{sampler._sampling_session_id}#0"
-    while service.futures.find(request_id) is None:
+    assert began.wait(10)
+    try:
+        yield free
+    finally:
+        free.set()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-    service.futures.cancel(request_id)
-    free.set()
+
+
+def test_a_body_over_the_limit_is_refused_after_it_was_read(
+    client: tinker.ServiceClient, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(server.app.config, "MAX_CONTENT_LENGTH", 1 << 20)
+    sampler = client.create_sampling_client(base_model=BASE).result()
+    with pytest.raises(
+        tinker.BadRequestError, match=r"bytes, and this server reads 1048576 at most; send fewer"
+    ):
+        sampler.sample(prompt([3] * 2_000_000), 1, params()).result(timeout=20)
+    chunks = (b"x" * 100_000 for _ in range(20))  # a body without a length before it
+    answer = requests.post(
+        f"{server.url}/api/v1/create_session", chunks, headers={"X-API-Key": KEY}, timeout=20
+    )
+    assert answer.status_code == 400
+    assert sampler.sample(prompt([3]), 1, params()).result(timeout=20).sequences
+
+
+def test_large_bodies_wait_for_each_other_and_small_ones_do_not(base_folder: Path, tmp_path: Path):
+    with serving(base_folder, tmp_path, threads=1) as server:
+        app, budget = create_tinker_app(server.service, KEY, ["*"]), ByteBudget(1000)
+        app.before_request_funcs[None].pop()  # the limit of the server itself
+        limit_bodies(app, budget)
+        asks = app.test_client()
+        assert budget.take(900)
+        large = {"data": b"x" * (SMALL_BODY + 1), "headers": {"X-API-Key": KEY}}
+        answer = asks.post("/api/v1/create_session", **large)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+        assert asks.post("/api/v1/create_session", headers={"X-API-Key": KEY}).status_code == 200
+        budget.give_back(900)
+        assert asks.post("/api/v1/create_session", **large).status_code == 400  # read, and no JSON
+        assert budget.used == 0
+
+
+def test_a_client_that_sends_more_than_may_wait_is_slowed_down_and_others_are_not(
+    base_folder: Path, tmp_path: Path
+):
+    limits = FutureLimits(pending_bytes=20_000)
+    with (
+        serving(base_folder, tmp_path, threads=1, futures=limits) as server,
+        connected(server) as greedy,
+        connected(server) as modest,
+    ):
+        futures = server.service.futures
+        training = greedy.create_lora_training_client(BASE, rank=4, seed=1).result()
+        sampler = modest.create_sampling_client(base_model=BASE).result()
+        with held_engine(server.service) as free:
+            passes = [training.forward([row(TOKENS)] * 30, "cross_entropy") for _ in range(10)]
+            until(lambda: futures.waiting_bytes > 5000)
+            sampled = sampler.sample(prompt([3]), 1, params())
+            until(lambda: futures.find(f"{sampler._sampling_session_id}#0") is not None)
+            assert futures.waiting_bytes <= 10_000 + 1000  # half of the limit, and the sample
+            assert not sampled.future().done()
+            free.set()
+        assert sampled.result(timeout=30).sequences
+        assert len({one.result(timeout=60).metrics["loss:sum"] for one in passes}) == 1
+        assert futures.waiting_bytes == 0
+
+
+def test_a_session_that_ends_leaves_no_rows_in_the_queue(base_folder: Path, tmp_path: Path):
+    with serving(base_folder, tmp_path, threads=1) as server:
+        service = server.service
+        with held_engine(service), connected(server) as client:
+            sampler = client.create_sampling_client(base_model=BASE).result()
+            sampler.sample(prompt([3]), 1, params())
+            until(lambda: len(service.engine._queue) == 1)
+            assert service.futures.waiting_bytes > 0
+            service.end_session(sampler._sampling_session_id.split(":")[0], {"type": "client_finished"})
+            assert (len(service.engine._queue), service.futures.waiting_bytes) == (0, 0)
+
+
+def test_models_over_the_limit_are_refused_though_they_are_asked_for_at_once(
+    client: tinker.ServiceClient, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(training_models, "MOST_MODELS", len(server.service.models) + 2)
+    with held_engine(server.service):
+        wanted = [
+            in_thread(lambda: client.create_lora_training_client(BASE, rank=4).result()) for _ in range(4)
+        ]
+        until(lambda: len(server.service.engine._queue) == 4)
+    results = [one.exception(timeout=20) for one in wanted]
+    assert [error is None for error in results].count(True) == 2
+    refused = next(error for error in results if error is not None)
+    assert isinstance(refused, tinker.TinkerError)
+    assert "models are in training here" in str(refused)
+
+
+def test_an_abandoned_sample_is_not_run(client: tinker.ServiceClient, server: Server):
+    service = server.service
+    with held_engine(service):
+        sampler = client.create_sampling_client(base_model=BASE).result()
+        waiting = sampler.sample(prompt([3]), 1, params(seed=5))
+        request_id = f"{sampler._sampling_session_id}#0"
+        until(lambda: service.futures.find(request_id) is not None)
+        service.futures.cancel(request_id)
     with pytest.raises(tinker.RequestFailedError, match="cancelled"):
         waiting.result(timeout=10)
     service.futures.forget(["held"])
