@@ -15,6 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 test coverage: export OPENBLAS_NUM_THREADS := 1
 
 IMAGES := base core lineworld codefix echo codeact coding repl gsm8k swebench-loc swebench-patch
+# Images that are also tagged :openenv, each with the ID that OpenEnv's clients find at its root.
+OPENENV := core=envweave/Counter-v0 lineworld=envweave/LineWorld-v0 codefix=envweave/CodeFix-v0 echo=envweave/Echo-v0 \
+	codeact=envweave/CodeAct-v0 coding=envweave/Coding-v0 repl=envweave/REPL-v0
 BUILD ?= docker build --quiet
 
 .PHONY: demo test coverage lint type bench docs trainers floor peer images cluster-test clean
@@ -61,6 +64,8 @@ trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 # The images of docker/Dockerfile; BUILD="docker build --network host" where only the machine itself reaches the network.
 images:
 	for name in $(IMAGES); do $(BUILD) --file docker/Dockerfile --target $$name --tag envweave-$$name . || exit 1; done
+	for pair in $(OPENENV); do $(BUILD) --file docker/Dockerfile --target openenv --tag envweave-$${pair%%=*}:openenv \
+		--build-arg OPENENV=$${pair%%=*} --build-arg DEFAULT=$${pair#*=} . || exit 1; done
 
 # The tests of Kubernetes and the kit on a real cluster of one node, which is built and started: see .ci/cluster.
 cluster-test: $(VENV)/.dev

@@ -16,6 +16,7 @@ NAMES = (
     "tinker_server",
     "tinker_throughput",
     "remote",
+    "openenv",
     "docker",
     "ray",
     "sandbox",

@@ -73,11 +73,15 @@ def test_a_session_belongs_to_its_id_and_to_openenv(client: JsonClient) -> None:
         client.state.sessions.close(session)
 
 
-def test_a_step_before_the_reset_of_a_session_is_refused(client: JsonClient) -> None:
-    session = client.post("/mcp", rpc("openenv/session/create"))["result"]["session_id"]
-    refused = client.post(f"/step?session_id={session}", {"action": {"message": "x"}}, 409)
-    assert "reset" in sentence(refused)
-    client.post("/mcp", rpc("openenv/session/close", session_id=session))
+def test_the_first_step_of_a_session_begins_its_episode_and_no_later_one(client: JsonClient) -> None:
+    at = f"/openenv/{COUNTER}"
+    session = client.post(f"{at}/mcp", rpc("openenv/session/create"))["result"]["session_id"]
+    step = {"action": {"action": {"delta": 5}}}
+    assert client.post(f"{at}/step?session_id={session}", step)["observation"]["observation"] == {"count": 5}
+    while not client.post(f"{at}/step?session_id={session}", step)["done"]:
+        pass
+    assert "reset" in sentence(client.post(f"{at}/step?session_id={session}", step, 409))
+    client.post(f"{at}/mcp", rpc("openenv/session/close", session_id=session))
 
 
 def test_a_request_id_is_that_of_one_step(client: JsonClient) -> None:

@@ -196,12 +196,7 @@ def openenv_step() -> Response:
     server, name, left, session_id = service(), environment_name(), client(), _session_id()
     if session_id is not None:
         return _stepped(server, find_played(server, name, session_id), body, left)
-
-    def first_step(played: PlayedSession) -> Response:
-        played.begin(left)
-        return _stepped(server, played, body, left)
-
-    return _once(server, name, first_step, left)
+    return _once(server, name, lambda played: _stepped(server, played, body, left), left)
 
 
 def _once(server: SessionService, name: str, play: Any, left: Left) -> Response:

@@ -60,7 +60,9 @@ class PlayedSession:
         return self._begun(began, episode_id, options, secrets, time.monotonic() - started, left)
 
     def begin(self, left: Left) -> None:
-        """Begin the first episode, for clients whose protocol has no reset; later ones need one."""
+        """Begin the first episode of a session that was never reset; later episodes need a reset."""
+        if self.session.core.committed:
+            return
         started = time.monotonic()
         began = begin(self.session, left)
         if began is not None:
@@ -95,7 +97,11 @@ class PlayedSession:
             self._repeating.release()
 
     def step_with(self, action: Action, left: Left) -> Json:
-        """Take one step with an action; in a turn-based game also those of dead agents after it."""
+        """Take one step with an action; in a turn-based game also those of dead agents after it.
+
+        A session that was never reset begins its first episode, as clients of OpenEnv expect that leave the reset out.
+        """
+        self.begin(left)
         started = time.monotonic()
         stepped = step(self.session, action, left)
         rewards = stepped.reward if isinstance(stepped.reward, dict) else None

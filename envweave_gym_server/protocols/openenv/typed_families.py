@@ -29,8 +29,9 @@ def _or_null(schema: Schema) -> Schema:
 
 
 class EchoFamily(Family):
-    """``{"message": …}`` gives ``{"echoed_message": …, "message_length": …}``."""
+    """``{"message": …}`` gives ``{"echoed_message": …, "message_length": …}``; there is no step limit."""
 
+    kwargs = {"max_steps": -1}
     reset_reward = 0.0
 
     def action_schema(self) -> Schema:
@@ -62,7 +63,9 @@ class EchoFamily(Family):
 
 
 class CodingFamily(Family):
-    """``{"code": …}`` gives ``{"stdout", "stderr", "exit_code"}``."""
+    """``{"code": …}`` gives ``{"stdout", "stderr", "exit_code"}``; there is no step limit."""
+
+    kwargs = {"max_steps": -1}
 
     _NAMES_IN_METADATA = ("last_code", "safety_violation", "reward_parts")
 
