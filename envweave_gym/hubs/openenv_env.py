@@ -102,10 +102,11 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
     def _codecs(self, *, is_typed: bool) -> tuple[Codec, Codec]:
         server = self._running_server()
         deadline = time.monotonic() + self._call_deadline
-        if not is_typed:
-            return any_object(), any_object()
-        found = fetch_schema(server.url, self._headers(), deadline, server.direct_address)
-        if found is None:  # a server without schemas, which older ones have not
+        found = None
+        if is_typed:
+            found = fetch_schema(server.url, self._headers(), deadline, server.direct_address)
+        if found is None:  # of no interest, or of a server without schemas
+            self._connected(deadline)  # so that a wrong URL is refused here
             return any_object(), any_object()
         try:
             actions = action_codec(found.get("action"), messages.SKIPPED)
@@ -151,6 +152,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         session = self._session
         if session is None or session.is_lost:
             server = self._running_server()
+            self._session = None
             session = OpenEnvSession(server.url, self._headers(), deadline, server.direct_address)
             self._session = session
         return session

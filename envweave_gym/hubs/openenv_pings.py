@@ -31,7 +31,7 @@ class _Pings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sessions: WeakSet[Idle] = WeakSet()
-        self._is_running = False
+        self._is_running, self._wakes = False, threading.Event()
 
     def add(self, session: Idle) -> None:
         with self._lock:
@@ -43,12 +43,14 @@ class _Pings:
     def discard(self, session: Idle) -> None:
         with self._lock:
             self._sessions.discard(session)
+            if not self._sessions:
+                self._wakes.set()  # the thread ends
 
     def _run(self) -> None:
-        pause = threading.Event()
         while True:
-            pause.wait(_LOOK_EVERY_S)
+            self._wakes.wait(_LOOK_EVERY_S)
             with self._lock:
+                self._wakes.clear()
                 sessions = list(self._sessions)
                 if not sessions:
                     self._is_running = False

@@ -21,10 +21,10 @@ from typing import Any, Self
 from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.hubs.openenv_container import variables_in
+from envweave_gym.os_support import process_keeper
 from envweave_gym.os_support.process_local import Owner, in_forked_child
 from envweave_gym.providers.replica import is_healthy, last_words
 from envweave_gym.suites.virtual_environments import interpreter_of
-from envweave_gym.tools.mcp import process_keeper
 
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 4 * process_keeper.GRACE_S

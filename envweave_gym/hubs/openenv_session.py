@@ -7,6 +7,7 @@ request, and a new connection would silently be a fresh environment.
 
 from __future__ import annotations
 
+import math
 import select
 import ssl
 import threading
@@ -33,9 +34,14 @@ _CLOSE_TIMEOUT_S = 0.5
 """Time to wait for the server's close frame: afterwards its slot is free for another session."""
 _LAST_MESSAGE_TIMEOUT_S = 0.5
 """Time to wait for the message in which a server says why it has closed the connection."""
+_HUNG_FOR_S, _CLOSE_TIMEOUT_OF_HUNG_S = 10.0, 0.01
+"""Time for which a server that did not answer is taken for hung, and the time that each next session then waits."""
 _PING_TIMEOUT_S = 0.005
 _REFUSED = (401, 403)
+_REDIRECTS = (301, 302, 303, 307, 308)
 _NOT_FOUND = 404
+_hung: dict[str, float] = {}
+"""Time at which a server last answered no message ``close``, by URL."""
 
 At = Callable[[], tuple[str, int] | None]
 
@@ -149,11 +155,18 @@ class OpenEnvSession:
 
     def _say_goodbye(self) -> None:
         """Send the message ``close`` and wait a moment for the server's close frame."""
-        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        now = time.monotonic()
+        is_hung = now < _hung.get(self.url, -math.inf) + _HUNG_FOR_S
+        deadline = now + (_CLOSE_TIMEOUT_OF_HUNG_S if is_hung else _CLOSE_TIMEOUT_S)
         with suppress(OSError):
-            self._socket.send(messages.encode(messages.CLOSE), deadline, kind=TEXT)
-            while True:
-                self._socket.receive(deadline)
+            try:
+                self._socket.send(messages.encode(messages.CLOSE), deadline, kind=TEXT)
+                while True:
+                    self._socket.receive(deadline)
+            except TimeoutError:
+                _hung[self.url] = now
+            except ConnectionClosed:
+                _hung.pop(self.url, None)
 
     def _lose(self, error: BaseException) -> None:
         self._why_lost = str(error) or type(error).__name__
@@ -195,7 +208,10 @@ def refused(url: str, status: int) -> Exception:
         return NotAvailable(f"{url} answers with HTTP {status}; give token='env:NAME' or 'file:PATH'")
     if status in GATEWAY_ERRORS:
         return ConnectionError(f"{url} is not reached: HTTP {status}")
-    return ConnectionError(f"{url} is no OpenEnv server: its WebSocket answers with HTTP {status}")
+    if status in _REDIRECTS:
+        advice = "give the URL that it leads to, such as openenv+https://host"
+        return NotAvailable(f"{url} answers with a redirect (HTTP {status}); {advice}")
+    return ConnectionError(f"{url} is no OpenEnv server: it answers with HTTP {status}")
 
 
 def fetch_schema(

@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import socket
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -256,14 +258,50 @@ def test_nobody_at_the_address() -> None:
 def test_a_server_that_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         name = f"openenv://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(TimeoutError, match="did not answer"):
-            ew.make(name, call_deadline=0.2)
-        with ew.make(name, call_deadline=0.2, spaces="json", reset_deadline=0) as env:
-            assert env.reset(seed=1)[1]["fault"].kind == "timeout"
+        for spaces in ("auto", "json"):
+            with pytest.raises(TimeoutError, match="did not answer"):
+                ew.make(name, call_deadline=0.2, spaces=spaces)
+
+
+def test_a_server_that_hangs_at_a_reset(new: OpenEnvServer) -> None:
+    with ew.make(new.name, reset_deadline=0) as env:
+        env.unwrapped._call_deadline = 0.3
+        new.faults.append(hang)
+        assert env.reset(seed=1)[1]["fault"].kind == "timeout"
+
+
+def test_closing_many_sessions_of_a_hung_server_takes_no_longer_than_one(new: OpenEnvServer) -> None:
+    envs = [ew.make(new.name) for _ in range(20)]
+    for env in envs:
+        env.reset(seed=1)
+    before = time.monotonic()
+    new.answers_close.clear()
+    for env in envs:
+        env.close()
+    new.answers_close.set()
+    assert time.monotonic() - before < 20 * 0.4  # with half a second each it would be ten seconds
+
+
+def test_no_thread_is_left(new: OpenEnvServer) -> None:
+    def pings() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "pings of OpenEnv sessions"]
+
+    with ew.make(new.name) as env:
+        env.reset(seed=1)
+        (thread,) = pings()
+    thread.join(10)
+    assert not pings()
+
+
+def test_what_is_no_openenv_server_is_refused_at_once(new: OpenEnvServer) -> None:
+    for how in ({}, {"spaces": "json"}):
+        with pytest.raises(ConnectionError, match="is no OpenEnv server: it answers with HTTP 404"):
+            ew.make(f"{new.name}/elsewhere", **how)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "why"), [(401, NotAvailable, "token="), (503, ConnectionError, "503")]
+    ("status", "kind", "why"),
+    [(401, NotAvailable, "token="), (503, ConnectionError, "503"), (301, NotAvailable, "redirect")],
 )
 def test_statuses_that_refuse(new: OpenEnvServer, status: int, kind: type[Exception], why: str) -> None:
     new.documents["/schema"] = (status, b"{}")

@@ -102,7 +102,7 @@ class Talk:
         path = lines[0].split()[1]
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
         self.server.requests.append((path, headers))
-        if path.endswith("/ws"):
+        if path == "/ws":
             self._play(headers["sec-websocket-key"])
             return
         status, body = self.server.documents.get(path, (404, b'{"detail":"Not Found"}'))
@@ -135,6 +135,7 @@ class Talk:
             while (message := self._message(reader)) is not None:
                 self.server.messages.append(message)
                 if message["type"] == "close":
+                    self.server.answers_close.wait(30)
                     break
                 fault = self.server.faults.pop(0) if self.server.faults else None
                 if fault is None:
@@ -205,6 +206,8 @@ class OpenEnvServer:
         self.messages: list[dict[str, Any]] = []
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.lock = threading.Lock()
+        self.answers_close = threading.Event()  # while it is not set, nobody gets a close frame
+        self.answers_close.set()
         self.opened, self.closed = threading.Semaphore(0), threading.Semaphore(0)
         self._listener = socket.create_server(("127.0.0.1", port))
         self._clients: list[socket.socket] = []
