@@ -1,5 +1,6 @@
 """The code blocks of README and docs run as they stand, each page from top to bottom in one process."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -60,6 +61,19 @@ def run(code: str, tmp_path: Path) -> None:
 def test_the_links_of_a_page_lead_somewhere(page: Path):
     missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert missing == []
+
+
+DEMO = re.compile(r"^uv run -m (envweave_gym\.examples\.\w+)((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+def test_the_demos_of_older_documents_take_their_options(capsys: pytest.CaptureFixture[str]):
+    commands = DEMO.findall((ROOT / "docs" / "coming-from.md").read_text())
+    assert len(commands) == 11
+    for module, arguments in commands:
+        with pytest.raises(SystemExit):
+            importlib.import_module(module).main(["--help"])
+        options = re.findall(r"--[a-z-]+", capsys.readouterr().out)
+        assert set(re.findall(r"--[a-z-]+", arguments)) <= {*options}, module
 
 
 def test_generated_pages_are_up_to_date():

@@ -192,3 +192,13 @@ def test_rows_of_a_vector_have_sessions_of_their_own(url: str):
 def test_the_example_of_the_docs_plays_an_episode(url: str, example: Any):
     after = example("ors_episode", url=url)
     assert after["reward"] == float("1 + 2" in after["prompt"])
+
+
+def test_coming_from_the_sdk_of_ors(url: str, example: Any):
+    before, after = example("ors_before", url=url), example("ors_after", url=url)
+    assert after["prompt"] == "What is 1 + 2?"
+    assert (
+        (after["reward"], after["terminated"])
+        == (before["output"].reward, before["output"].finished)
+        == (1.0, True)
+    )

@@ -152,3 +152,10 @@ def test_a_server_plays_the_same_game():
 def test_the_example_of_the_docs_plays_a_game(example: Any):
     game = example("textarena_game")["game"]
     assert game.agents == []
+
+
+def test_coming_from_textarena(example: Any):
+    before, after = example("textarena_before"), example("textarena_after")
+    assert after["rewards"] == {f"player_{player}": reward for player, reward in before["rewards"].items()}
+    assert after["observation"] == before["observation"]
+    assert after["infos"]["player_1"]["reason"] == before["infos"][1]["reason"]

@@ -199,3 +199,11 @@ def test_a_server_that_dies(peer: Peer, counter: str) -> None:
         seen, reward, _, truncated, info = env.step(delta(1))
         assert (seen["text"], reward, truncated, info["fault"].kind) == ("☃", 0.0, True, "lost")
         assert env.reset(seed=1)[1]["fault"].kind == "lost"
+
+
+def test_coming_from_openenv(peer: Peer, example: Any) -> None:
+    url = f"{peer.url}/counter"
+    before, after = example("openenv_before", url=url), example("openenv_after", url=url)
+    result = before["result"]
+    assert after["observation"]["count"].tolist() == [result.observation["count"]] == [1]
+    assert (after["reward"], after["terminated"]) == (result.reward, result.done) == (1.0, False)

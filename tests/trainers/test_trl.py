@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,14 @@ def test_lost_episodes_are_not_scored(model: str, tmp_path: Path) -> None:
     [row] = [row for row in trainer.state.log_history if "reward" in row]
     assert row["reward"] == 1.0  # with lost episodes as 0 it would be 0.5
     assert math.isfinite(row["loss"])
+
+
+def test_coming_from_an_environment_factory_of_trl(example: Callable[..., dict[str, Any]]) -> None:
+    before, after = (example(form)["arguments"] for form in ("trl_before", "trl_after"))
+    own, ours = before["environment_factory"](), after["environment_factory"]()
+    assert own.act(own.reset().removeprefix("pick ")) == "right"
+    assert before["reward_funcs"]([own]) == [1.0]
+    row = after["train_dataset"][3]
+    [letter] = re.findall(r"pick ([A-D])", ours.reset(**row))
+    ours.act(letter)
+    assert ours.get_reward() == 1.0
