@@ -1,5 +1,5 @@
-"""The program ``envweave``, with the commands list, play, info, train, doctor, serve, tinker, fleet, k8s, hub and
-export.
+"""The program ``envweave``, with the commands list, play, info, train, doctor, serve, suites, tinker, fleet, k8s,
+hub and export.
 
 Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name. As shells count
 signals, 130 means Ctrl-C, and 141 that the reader of the output went away. An error is one line on stderr;
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from envweave_gym.cli import export, fleet, hub, k8s, tinker, train
+from envweave_gym.cli import export, fleet, hub, k8s, suites, tinker, train
 from envweave_gym.cli.serve import add_options
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.core.version import __version__
@@ -150,6 +150,9 @@ def _parser() -> Parser:
         command("tinker", "tinker", "Train language models with the Tinker SDK, on this machine."), alone
     )
     fleet.add_options(command("fleet", "fleet", "Keep several servers up together."), part, _kwarg)
+    suites.add_options(
+        command("suites", "suites", "Install environments in Python environments of their own."), part
+    )
     k8s.add_options(command("k8s", "k8s", "Print Kubernetes manifests that serve an environment."), part)
     hub.add_options(command("hub", "hub", "Install environments of the Prime Environments Hub."), part)
     about = "Write an environment as a package for another library."

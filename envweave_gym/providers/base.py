@@ -30,6 +30,7 @@ PROVIDERS = {
     "docker": "envweave_gym.providers.docker:DockerProvider",
     "kubernetes": "envweave_gym.providers.kubernetes.pod:KubernetesProvider",
     "ray": "envweave_gym.providers.ray.ray_replica:RayProvider",
+    "venv": "envweave_gym.providers.venv:VenvProvider",
 }
 """The providers of this package, by backend name; installed packages add others by entry points."""
 _ALIASES = {"docker_http": "docker"}
@@ -66,6 +67,8 @@ class Provider(Protocol):
     """Whether the servers can import the modules of this process that register IDs."""
     same_packages: bool = False
     """Whether the servers have exactly the installed packages of this process."""
+    maker: str = ""
+    """Path (``module:function``) of the function that makes environments of other packages without any server."""
     survives_fork: bool = True
     """Whether a process that has used the servers may fork and use them in the child too."""
     place_options: tuple[str, ...] = ()

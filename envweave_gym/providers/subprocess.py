@@ -29,6 +29,7 @@ from urllib.parse import quote
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.net.framed_socket import listen
 from envweave_gym.os_support.owned_folders import owned_folder
+from envweave_gym.os_support.pipe_log import PipeLog
 from envweave_gym.os_support.process_identity import began, is_gone
 from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 from envweave_gym.providers.base import Provider
@@ -40,9 +41,6 @@ _GRACE_S = 2.0
 """Time for a server to end after its pipe was closed; then it is killed."""
 _FLUSH_S = 0.5
 """Time to wait for the rest of the log after a server has ended."""
-_LOG_LIMIT_BYTES = 1 << 18
-"""Number of bytes at the end of a server's log that are retained."""
-_STDERR = 2
 
 
 class PrivateServer(Replica):
@@ -185,32 +183,6 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-class PipeLog:
-    """Thread that copies a server's stderr to that of this process, and retains its end."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Start the thread; ``descriptor`` is the reading end of a pipe, read until all writers have closed it."""
-        self._descriptor, self._retained = descriptor, bytearray()
-        self._thread = threading.Thread(target=self._read, name="log of a server", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while chunk := os.read(self._descriptor, 1 << 16):
-            with suppress(OSError):  # this process has closed its stderr
-                os.write(_STDERR, chunk)
-            self._retained += chunk
-            del self._retained[:-_LOG_LIMIT_BYTES]
-        os.close(self._descriptor)
-
-    def wait(self, seconds: float) -> None:
-        """Wait at most ``seconds`` until the server and its child processes have closed the pipe."""
-        self._thread.join(seconds)
-
-    def text(self) -> str:
-        """Return the retained text."""
-        return bytes(self._retained).decode(errors="replace")
 
 
 _lock = ProcessLocal(threading.Lock)

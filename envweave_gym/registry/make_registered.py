@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pkgutil
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,9 @@ from envweave_gym.vector.singles import vector_of_singles
 def make_registered(call: MakeCall) -> Any:
     """Make the environment with a registered ID, for the API of the call, or the only API of the ID."""
     name, api, kwargs = call.name, call.api, call.kwargs
+    provider = provider_of(call.backend)
+    if provider is not None and provider.maker:
+        return pkgutil.resolve_name(provider.maker)(call)
     is_local = call.backend in (None, "inproc")
     known_as = import_module_of(name) if is_local else _imported_if_here(name, call.backend)
     env_id = registered_id(known_as)
@@ -31,7 +35,6 @@ def make_registered(call: MakeCall) -> Any:
     if card is not None and card.game is not None and api in ("aec", "parallel"):
         return make_registered(replace(call, name=card.game))
     kinds: list[Api] = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
-    provider = provider_of(call.backend)
     if env_id is None and not split_module(name)[0] and provider is not None and provider.same_packages:
         raise unknown(known_as)
     launched = card is not None and "gym" in kinds  # the entry points of cards handle backend= themselves

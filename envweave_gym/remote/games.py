@@ -33,6 +33,9 @@ class RemoteGame(Remote):
     - Pickles and copies hold the address, not the session, which belongs to the process that opened it.
     """
 
+    _pack = staticmethod(pack)
+    """Function that converts an action to what the session's ``step`` takes."""
+
     def _prepare(self, render_mode: Any) -> None:
         self._record, self._agent_actions = GameRecord(self.name), AgentActions(self.name)
         self.render_mode = render_mode
@@ -228,7 +231,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self._lose(record.pending_fault, ignored=acted)
 
     def _play(self, agent: str, action: Any, acted: dict[str, Any]) -> None:
-        outcome = self._record.run(self._served.step, pack(action))
+        outcome = self._record.run(self._served.step, self._pack(action))
         self._held |= acted
         if not isinstance(outcome, Fault):
             tables = (outcome.reward, outcome.terminated, outcome.truncated)
@@ -359,7 +362,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         acted = self._agent_actions.admit_all(self, to_act, actions)
         if record.pending_fault is not None:
             return self._lose(record.pending_fault, {}, actions)
-        packed = {agent: pack(one) for agent, one in actions.items()}
+        packed = {agent: self._pack(one) for agent, one in actions.items()}
         outcome = record.run(self._served.step, packed)
         if isinstance(outcome, Fault):
             others = {agent: one for agent, one in actions.items() if agent not in acted}

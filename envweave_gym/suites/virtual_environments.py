@@ -162,16 +162,34 @@ def acquire(
     )
 
 
+def lease_of(folder: Path, what: str) -> VirtualEnvironment:
+    """Return a lease of an environment in the cache; raise ``NotAvailable`` if it was removed."""
+    with _readable(what):
+        found = _leased(folder, _LEASE_TIMEOUT_S)
+    if found is None:
+        raise NotAvailable(
+            f"{what}: its virtual environment {folder} was removed; make the environment again"
+        )
+    return found
+
+
 def is_installed(requirements: Sequence[str], *, python: str | None = None) -> bool:
     """Return whether :func:`interpreter_of` would find an environment without an install."""
-    found = _find(requested("this environment", requirements, python))
+    found = find_installed(requested("this environment", requirements, python))
     if found is not None:
         found.release()
     return found is not None
 
 
+def find_installed(wanted: Requested) -> VirtualEnvironment | None:
+    """Return a lease of the environment that has the requirements, or ``None`` if there is none."""
+    with _readable(wanted.what):
+        return _find(wanted)
+
+
 def _needs_consent(wanted: Requested, command: str | None) -> NotAvailable:
-    command = command or add_command(name_of(wanted.requirements[0]), wanted)
+    lines = wanted.requirements
+    command = command or add_command(name_of(lines[0]), lines, wanted.python)
     return NotAvailable(
         f"{wanted.what} needs {_listed(wanted)} in a virtual environment of its own, which is not made yet: give "
         f"install=True, or set {CONSENT}=1, or run: {command}"
@@ -183,12 +201,10 @@ def _listed(wanted: Requested) -> str:
     return re.sub(r"://[^/@\s]*@", "://", ", ".join(wanted.requirements))
 
 
-def add_command(name: str, wanted: Requested, *options: str) -> str:
+def add_command(name: str, requirements: Sequence[str], python: str | None, *options: str) -> str:
     """Return the command that adds the requirements as the suite ``name`` and installs them."""
-    interpreter = [] if wanted.python is None else ["--python", wanted.python]
-    return shlex.join(
-        ["envweave", "suites", "add", name.lower(), *wanted.requirements, *interpreter, *options]
-    )
+    interpreter = [] if python is None else ["--python", python]
+    return shlex.join(["envweave", "suites", "add", name.lower(), *requirements, *interpreter, *options])
 
 
 # The cache

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from toy_wheels import only_wheels_in, packages_of_this_python
+from toy_suite import TOY_SUITE
+from toy_wheels import only_wheels_in, packages_of_this_python, toy_wheel
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +39,22 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
+
+
+@pytest.fixture(scope="session")
+def toy_suite(wheels: Path) -> str:
+    """A requirement of a package with environments."""
+    toy_wheel(wheels, "toy_suite", "1.0", TOY_SUITE, requires=["gymnasium", "pettingzoo", "numpy", "msgspec"])
+    return "toy-suite==1.0"
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def toy(offline: Path, toy_suite: str, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments of ``make`` for environments of the toy suite, which is installed once a module."""
+    monkeypatch.setenv("ENVWEAVE_SUITES", str(shared_cache))
+    return {"backend": "venv", "requirements": [toy_suite], "install": True}

@@ -1,0 +1,211 @@
+"""``SuiteSession``: one environment in a suite's process, which is made again in another process after a loss."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gymnasium.spaces import Space
+
+from envweave_gym.core.faults import (
+    EnvironmentCrashed,
+    InvalidArgument,
+    NotAvailable,
+    ResetNeeded,
+    SessionLost,
+)
+from envweave_gym.remote.descriptions import create_message
+from envweave_gym.suites.suite_process import SuiteProcess
+from envweave_gym.suites.virtual_environments import VirtualEnvironment, lease_of
+from envweave_gym.wire.foreign_spaces import opaque
+from envweave_gym.wire.spaces import Path as SpacePath
+from envweave_gym.wire.spaces import base_of, space_from_data
+from envweave_gym.wire.values import dumps
+
+_END_S = 10.0
+"""Time for an environment's own ``close``."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Plain data from which any process can start the environment."""
+
+    name: str
+    """Name in error messages."""
+    folder: Path
+    """Folder of the virtual environment."""
+    env_id: str
+    """ID in the suite, with or without ``module:``."""
+    api: str | None
+    distributions: tuple[str, ...]
+    """Names of the packages that the suite was made for, whose imports register its IDs."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None
+    """Step limit in place of the registered one; -1 for none."""
+    call_deadline: float = 60.0
+
+
+class ProcessSlot:
+    """Place of one process that several environments share; a process that has ended is replaced."""
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+        self._process: SuiteProcess | None = None
+
+    def __reduce__(self) -> Any:
+        return ProcessSlot, ()
+
+    def take(self, environment: VirtualEnvironment, name: str) -> SuiteProcess:
+        """Return the running process for one more user, or start one."""
+        with self._lock:
+            if self._process is None or not self._process.is_alive:
+                self._process, self._users = SuiteProcess(environment, name), 0
+            self._users += 1
+            return self._process
+
+    def give_back(self, process: SuiteProcess) -> None:
+        """Take one user off the process, and close it if that was the last one."""
+        with self._lock:
+            if process is not self._process:  # it was replaced, when it had ended
+                return
+            self._users -= 1
+            if self._users > 0:
+                return
+            self._process = None
+        process.close()
+
+
+class SuiteSession:
+    """One environment in a process of its suite, made when it is first needed, and again after a loss."""
+
+    def __init__(self, launch: Launch, slot: ProcessSlot | None = None) -> None:
+        """``slot`` is shared by environments that share a process."""
+        self.launch = launch
+        create_message(launch.name, launch.env_id, "", dict(launch.kwargs))  # refuse what cannot be sent
+        self._slot = slot or ProcessSlot()
+        self._environment: VirtualEnvironment | None = None
+        self._process: SuiteProcess | None = None
+        self._handle = 0
+        self._description: dict[str, Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the environment exists in a running process."""
+        return self._process is not None and self._process.is_alive
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The suite's description of the environment; the first access makes the environment."""
+        if self._description is None:
+            self.open()
+        assert self._description is not None
+        return self._description
+
+    def start(self) -> SuiteProcess:
+        """Start the process unless it runs, without waiting for it, and return it."""
+        if self._environment is None or self._environment.lock < 0:
+            self._environment = lease_of(self.launch.folder, self.launch.name)
+        self._drop()
+        self._process = self._slot.take(self._environment, self.launch.name)
+        self._handle = self._process.new_handle()
+        return self._process
+
+    def begin_open(self) -> int:
+        """Send the call that makes the environment in a started process; :meth:`open` waits for its end."""
+        launch, process = self.launch, self.start()
+        wanted = [launch.env_id, dict(launch.kwargs), launch.api, list(launch.distributions)]
+        deadline = time.monotonic() + launch.call_deadline
+        return process.send(self._handle, "make", [wanted, launch.limit], deadline)
+
+    def open(self, begun: int | None = None) -> None:
+        """Make the environment; ``begun`` is the number of a call that :meth:`begin_open` has sent."""
+        try:
+            number = self.begin_open() if begun is None else begun
+            self._description = self.result(number, "make")
+        except BaseException:
+            self._drop()
+            raise
+
+    def call(self, method: str, arguments: Any) -> Any:
+        """Call a method of the environment in its process."""
+        return self.result(self.send(method, arguments), method)
+
+    def send(self, method: str, arguments: Any) -> int:
+        """Send a call, for :meth:`result`; raise ``ResetNeeded`` if there is no environment."""
+        if self._process is None:
+            raise ResetNeeded(f"{self.launch.name}: it was closed, or not reset yet; call reset()")
+        return self._process.send(
+            self._handle, method, arguments, time.monotonic() + self.launch.call_deadline
+        )
+
+    def result(self, number: int, method: str) -> Any:
+        """Wait for the end of a call that was sent, and return its result."""
+        if self._process is None:
+            raise ResetNeeded(f"{self.launch.name}: it was closed; call reset()")
+        limit = self.launch.call_deadline
+        return self._process.result(number, method, time.monotonic() + limit, limit)
+
+    def space(self, data: dict[str, Any], which: str, agent: str | None = None) -> Space[Any]:
+        """Build a space from its description; one of an unknown class asks the suite about its members."""
+
+        def unknown(part: dict[str, Any], path: SpacePath) -> Space[Any]:
+            def ask(question: str, argument: Any) -> Any:
+                try:
+                    return self.call("space", [which, agent, list(path), question, argument])
+                except (EnvironmentCrashed, SessionLost, TimeoutError, ResetNeeded):
+                    if question == "contains" and not self.is_open:
+                        return True  # the step with the action reports the loss
+                    raise
+
+            return opaque(part, base_of(part, unknown, path), ask)
+
+        return space_from_data(data, unknown)
+
+    def attribute(self, name: str) -> Any:
+        """Return a public attribute of the environment in the suite; raise ``AttributeError`` if it has none."""
+        if not name.isidentifier() or name.startswith("_") or not self.is_open:
+            raise AttributeError(f"{self.launch.name} has no attribute {name!r}")
+        return self.call("attribute", [name])
+
+    def close(self) -> None:
+        """Close the environment, raising what its own ``close`` raises, and end the process with its last one."""
+        process = self._process
+        try:
+            if process is not None and process.is_alive:
+                process.call(self._handle, "close", [], min(_END_S, self.launch.call_deadline))
+        finally:
+            self._drop()
+            if self._environment is not None:
+                self._environment.release()
+
+    def kill(self) -> None:
+        """End the process in the middle of a call."""
+        if self._process is not None:
+            self._process.kill("it was closed in the middle of a call; call reset()")
+
+    def _drop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            self._slot.give_back(process)
+
+    def __reduce__(self) -> Any:
+        described = self._description and {k: v for k, v in self._description.items() if k != "built"}
+        return _session_of, (self.launch, self._slot, described)
+
+
+def _session_of(launch: Launch, slot: ProcessSlot, description: dict[str, Any] | None) -> SuiteSession:
+    session = SuiteSession(launch, slot)
+    session._description = description
+    return session
+
+
+def check_travels(name: str, options: Any) -> None:
+    """Raise ``InvalidArgument`` for reset options that cannot be sent to another process."""
+    try:
+        dumps(options)
+    except (TypeError, ValueError, RecursionError, NotAvailable) as error:
+        raise InvalidArgument(f"{name}: reset(options=…) cannot be sent to its suite: {error}") from error
