@@ -128,6 +128,8 @@ class SuiteSession:
             self._description = self.result(number, "make")
         except BaseException:
             self._drop()
+            if self._description is None and self._environment is not None:  # nobody is going to close it
+                self._environment.release()
             raise
 
     def call(self, method: str, arguments: Any) -> Any:

@@ -28,8 +28,8 @@ _ANY_TEXT = ("utf-16-le", "surrogatepass")
 _MAX_BITS = 1 << 12
 _MIN_INT, _END_OF_INTS = -(1 << 63), 1 << 64
 _MAX_DEPTH = 60
-_MAX_CONTAINERS = 200_000
-"""Limit of lists, dicts and the like in one value: a graph of shared objects may stand for millions."""
+_MAX_CONTAINERS = 100_000
+"""Limit of lists, dicts and the like in one value of an info: a graph of shared objects may stand for millions."""
 _MAX_TEXT_CHARS = 10_000
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
@@ -241,6 +241,8 @@ def exact(value: Any) -> Any:
 
 def readable(value: Any) -> Any:
     """Return the form of an info for :func:`encode`; objects that cannot be sent become texts."""
+    if type(value) is dict and all(type(key) is str and key.isascii() for key in value):
+        return {key: Packer(False).pack(item) for key, item in value.items()}
     return Packer(False).pack(value)
 
 

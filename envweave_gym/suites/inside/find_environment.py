@@ -61,18 +61,21 @@ def find_and_make(wanted: Wanted) -> Found:
     failed: dict[str, str] = {}
     if module:
         _try_import(module, failed)
-    modules = _modules_of(wanted.distributions)
-    while True:
+    for one in (None, *_modules_of(wanted.distributions)):
+        if one is not None:
+            _try_import(one, failed)
         make = _registered(wanted._replace(env_id=name))
         if make is not None:
             return make()
-        one = next(modules, None)
-        if one is None:
-            break
-        _try_import(one, failed)
+    make = _registered(wanted._replace(env_id=name), import_all=True)
+    if make is not None:
+        return make()
     found = _from_game_module(wanted, name) or _from_function(wanted, module, name)
     if found is None:
-        if wanted.api is not None and _registered(wanted._replace(env_id=name, api=None)) is not None:
+        if (
+            wanted.api is not None
+            and _registered(wanted._replace(env_id=name, api=None), import_all=True) is not None
+        ):
             raise WrongApi(f"it has no api={wanted.api!r}; leave api= out")
         raise UnknownId(_not_found(name, failed))
     return found
@@ -118,9 +121,15 @@ def _imported(name: str) -> Any:
 # Registered IDs
 
 
-def _registered(wanted: Wanted) -> Callable[[], Found] | None:
-    """Return a function that makes the environment with a registered ID, or ``None``."""
-    gymnasium, pettingzoo = _imported("gymnasium"), _imported("pettingzoo")
+def _registered(wanted: Wanted, import_all: bool = False) -> Callable[[], Found] | None:
+    """Return a function that makes the environment with a registered ID, or ``None``.
+
+    PettingZoo and gym are imported with ``import_all`` alone: most suites need neither.
+    """
+    gymnasium = _imported("gymnasium")
+    pettingzoo, gym = (
+        _imported(name) if import_all else sys.modules.get(name) for name in ("pettingzoo", "gym")
+    )
     if gymnasium is not None and wanted.api in (None, "gym"):
         env_id = _spelling(wanted.env_id, gymnasium.envs.registration.registry)
         if env_id is not None:
@@ -130,7 +139,6 @@ def _registered(wanted: Wanted) -> Callable[[], Found] | None:
             game_id = _spelling(wanted.env_id, getattr(pettingzoo, api + "_registry", {}))
             if game_id is not None and wanted.api != "gym":
                 return lambda: Found(api, pettingzoo.make(api, game_id, **wanted.kwargs))
-    gym = _imported("gym")
     if gym is not None and wanted.api in (None, "gym"):
         old_id = _spelling(wanted.env_id, old_gym.ids_of(gym))
         if old_id is not None:
