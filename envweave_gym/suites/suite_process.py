@@ -1,6 +1,6 @@
 """``SuiteProcess``: a child process in a suite's Python, which answers numbered calls over a framed Unix socket.
 
-The child runs below a keeper (``tools/mcp/process_keeper.py``), which ends it and all its descendants when this
+The child runs below a keeper (``os_support/process_keeper.py``), which ends it and all its descendants when this
 process ends, in whichever way. One process may hold several environments; it does one call after the other.
 """
 
@@ -29,11 +29,11 @@ from envweave_gym.core.faults import (
     UnknownEnvironment,
 )
 from envweave_gym.net.framed_socket import FramedSocket
+from envweave_gym.os_support import process_keeper as keeper
 from envweave_gym.os_support.pipe_log import PipeLog
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.remote.errors import crash
 from envweave_gym.suites.virtual_environments import VirtualEnvironment
-from envweave_gym.tools.mcp import process_keeper as keeper
 from envweave_gym.wire.values import dumps, loads
 
 _PROGRAM = Path(__file__).parent / "inside" / "__main__.py"
