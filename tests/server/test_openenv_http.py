@@ -12,6 +12,7 @@ from absent import needs_module
 from json_clients import JsonClient, sentence
 
 from envweave_gym.core.faults import InvalidArgument, UnknownEnvironment
+from envweave_gym_server.program import program
 
 ECHO, COUNTER, NAP = "envweave/Echo-v0", "envweave/Counter-v0", "served/Nap-v0"
 IDS = (
@@ -246,3 +247,14 @@ def test_a_token_that_is_no_text_is_refused_before_anything_is_done(client: Json
 
 def rpc(method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def test_options_of_an_image_stand_before_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(program, "run_server", lambda *ids, **options: served.append((ids, options)))
+    monkeypatch.setenv("ENVWEAVE_SERVE", f"--protocol=openenv --allow-host=localhost --default={ECHO}")
+    program.main(["--port", "0", "--protocol", "mcp", ECHO, COUNTER])
+    [(ids, options)] = served
+    assert ids == (ECHO, COUNTER)
+    assert (options["protocol"], options["allow_host"]) == (["openenv", "mcp"], ["localhost"])
+    assert (options["default"], options["port"]) == (ECHO, 0)

@@ -50,7 +50,7 @@ def test_an_episode_of_echo_is_that_of_openenvs_own_environment(echo: OpenEnvSoc
     assert stepped["observation"]["metadata"] == stepped["metadata"]
     assert stepped["metadata"] == {"original_message": "abc", "step": 1}
     assert stepped["reward"] == pytest.approx(0.3)
-    assert echo.state() == {"episode_id": "mine", "step_count": 1, "last_message": "abc"}
+    assert echo.state() == {"episode_id": "mine", "step_count": 1, "last_message": "abc", "tools": []}
 
 
 def test_other_ids_take_actions_in_the_form_of_their_space(server: RunningServer) -> None:

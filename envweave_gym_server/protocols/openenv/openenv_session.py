@@ -129,7 +129,8 @@ class PlayedSession:
         """Return the state of the episode."""
         known: Any = question(self.session, left, "state")
         state = {key: value for key, value in known.items() if key != "episode"}
-        return {"episode_id": self._episode_id, **self.family.state(state, self._last)}
+        # AgileRL's trainer lists tools if a state has none, and then sends calls of tools instead of text.
+        return {"episode_id": self._episode_id, "tools": [], **self.family.state(state, self._last)}
 
 
 def open_played(service: SessionService, name: str, session_id: str | None, left: Left) -> PlayedSession:
