@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium.error
 from gymnasium.vector import VectorEnv
-from pettingzoo import AECEnv
 
 from envweave_gym.chat.history import ChatHistory, ChatMessage
 from envweave_gym.chat.instructions import default_instruction
@@ -25,7 +24,7 @@ from envweave_gym.chat.rules import ChatRules, ChatTurn, Ending
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.protocols import AGENT, name_of
 from envweave_gym.core.reply_parsing import parse_action
-from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
+from envweave_gym.wrappers.turn_based_parallel import parallel_form
 
 
 @dataclass
@@ -81,7 +80,9 @@ class ChatGame:
         self.env = env
         self.is_single = not hasattr(env, "possible_agents")
         """Whether it is an environment of one agent."""
-        self._game = _as_parallel(env)
+        self._game: Any = _OneAgent(env) if self.is_single else parallel_form(env)
+        self._source: Any = env if self.is_single else self._game
+        """The environment that has the spaces, and parses replies."""
         self.roles: tuple[str, ...] = tuple(self._game.possible_agents)
         self._rules = rules or ChatRules()
         self._instruction, self._explain = instruction, explain
@@ -99,7 +100,7 @@ class ChatGame:
 
     def _form(self, role: str) -> str:
         if role not in self._forms:
-            self._forms[role] = self._explain(self.env, role)
+            self._forms[role] = self._explain(self._source, role)
         return self._forms[role]
 
     # The episode
@@ -156,7 +157,7 @@ class ChatGame:
         seat.turns += 1
         seat.history.answer(text)
         try:
-            self._actions[role] = parse_action(self.env, text, None if self.is_single else role)
+            self._actions[role] = parse_action(self._source, text, None if self.is_single else role)
         except InvalidAction as error:
             self._refuse([role], error)
             return
@@ -221,7 +222,8 @@ class ChatGame:
         seat = self._seats[role]
         shows = acts or (seat.ending is not None and role in observations)
         if shows:
-            space = self.env.observation_space if self.is_single else self.env.observation_space(role)
+            spaces = self._source.observation_space
+            space = spaces if self.is_single else spaces(role)
             check_observation(space, observations[role])
         seat.metrics |= numbers_of(info)
         seat.history.read(info, observations.get(role), acts=shows)
@@ -286,12 +288,6 @@ class _OneAgent:
 
     def close(self) -> None:
         self._env.close()
-
-
-def _as_parallel(env: Any) -> Any:
-    if isinstance(env, AECEnv):
-        return TurnBasedParallel(env)
-    return env if hasattr(env, "possible_agents") else _OneAgent(env)
 
 
 def _flags(terminated: Mapping[str, Any], truncated: Mapping[str, Any]) -> dict[str, tuple[bool, bool]]:

@@ -21,7 +21,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Discrete, Space, Text
-from pettingzoo import AECEnv
 
 from envweave_gym.cli.info import card_named, make_single
 from envweave_gym.core.faults import InvalidAction
@@ -74,11 +73,9 @@ def _make(name: str, kwargs: dict[str, Any]) -> Any:
 def _as_game(env: Any) -> Any:
     if isinstance(env, gym.Env):
         return _Solo(env)
-    if isinstance(env, AECEnv):
-        from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
+    from envweave_gym.wrappers.turn_based_parallel import parallel_form
 
-        return TurnBasedParallel(env)
-    return env
+    return parallel_form(env)
 
 
 class _Solo:

@@ -335,6 +335,10 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         self._record.check_begun("agent_iter")
         return super().agent_iter(max_iter)
 
+    def as_parallel(self) -> RemoteParallel:
+        """Return another game of the same ID and arguments on the server, with the parallel API."""
+        return RemoteParallel(*self._make_again.args, **self._make_again.keywords)
+
 
 class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Game on a server with PettingZoo's parallel API; only actions of agents with an open request count."""

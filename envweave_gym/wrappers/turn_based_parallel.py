@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -13,6 +14,19 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.protocols import layers
 from envweave_gym.episode.game_record import Infos, ParallelStep
 from envweave_gym.wrappers.aec_stream import AECStream
+
+
+def parallel_form(game: Any) -> Any:
+    """Return a game as a ``ParallelEnv`` in which agents that are not active have no turn.
+
+    A game on a server, whose streams are made there, is closed, and another one there is returned.
+    """
+    if not isinstance(game, AECEnv):
+        return game
+    if not hasattr(type(game), "as_parallel"):
+        return TurnBasedParallel(game)
+    with closing(cast(Any, game)):
+        return cast(Any, game).as_parallel()
 
 
 def _plain(flag: Any) -> bool:
@@ -45,6 +59,11 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
                 f"TurnBasedParallel takes a pettingzoo.AECEnv, not a {type(aec_env).__name__}"
             )
         stream = next((layer for layer in layers(aec_env) if isinstance(layer, AECStream)), None)
+        if stream is None and any(hasattr(type(layer), "stream_state") for layer in layers(aec_env)):
+            raise InvalidArgument(
+                f"TurnBasedParallel({aec_env}) would lose the streams that its server writes; make the game with "
+                "api='parallel'"
+            )
         self._stream = AECStream(aec_env) if stream is None else stream
         self.aec_env = self._stream if stream is None else aec_env
         self._inside = self._stream.env if self.aec_env is self._stream else self.aec_env

@@ -29,6 +29,7 @@ from remote_worlds import transport, url
 import envweave_gym as ew
 from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 from envweave_gym.testing import NotApplicable, checks_of, subject_of
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel, parallel_form
 
 __all__ = ["transport", "url"]
 NOWHERE = "http://127.0.0.1:9"
@@ -49,6 +50,26 @@ def test_a_stranger_has_no_spaces_and_sees_nothing(env_id: str, url: str) -> Non
             with pytest.raises(ew.InvalidArgument, match=f"^{env_id}: 'nobody' is no agent; there are '"):
                 call("nobody")
     expect_same_turns(here, there)
+
+
+# One form from the other
+
+
+def test_a_game_in_turns_becomes_the_parallel_one_of_its_server(url: str) -> None:
+    parallel = parallel_form(ew.make(KUHN, api="aec", backend=url))
+    assert isinstance(parallel, RemoteParallel)
+    _, infos = parallel.reset(seed=0)
+    assert "You are player_0" in ew.messages_of(infos, "player_0")[0]["content"]
+    parallel.close()
+    here = ew.make(KUHN, api="parallel")
+    assert parallel_form(here) is here
+
+
+def test_the_streams_of_a_server_are_not_replaced(url: str) -> None:
+    with pytest.raises(
+        ew.InvalidArgument, match="streams that its server writes; make the game with api='parallel'"
+    ):
+        TurnBasedParallel(ew.make(KUHN, api="aec", backend=url))
 
 
 # Equality
