@@ -28,6 +28,7 @@ from envweave_gym.hubs.json_schema_space import (
     observation_codec,
     text_member,
 )
+from envweave_gym.hubs.openenv_metadata import info_of
 from envweave_gym.hubs.openenv_names import ID, OpenEnvName, Server
 from envweave_gym.hubs.openenv_session import OpenEnvSession, fetch_schema
 from envweave_gym.typed.scalars import Codec
@@ -180,7 +181,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         except EnvweaveError as error:
             raise self._without_secrets(error) from None
         self._is_over = seen.done
-        return self._seen, messages.info_of(seen)
+        return self._seen, info_of(session.url, seen.metadata)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send an action; raise ``SessionLost`` if the session is gone, as another would be a fresh environment."""
@@ -194,7 +195,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         data = self._actions.typed(action)
         reply = session.call(messages.STEP, data, time.monotonic() + self._call_deadline, self._known)
         seen = self._observed(session, reply)
-        info = messages.info_of(seen)
+        info = info_of(session.url, seen.metadata)
         if seen.reward is None:
             info["reward_missing"] = True
         truncated = seen.done and seen.metadata.get("truncated") is True

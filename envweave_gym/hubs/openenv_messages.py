@@ -29,11 +29,6 @@ _REPLIES = {RESET: "observation", STEP: "observation", STATE: "state"}
 """The type of the reply to each request."""
 _APART = ("reward", "done", "metadata")
 """Members of every observation that are no parts of the observation space."""
-_RESERVED = frozenset({
-    "stream", "seq", "fault", "active", "final_obs", "final_observation", "final_info", "episode",
-    "reward_missing", "metadata",
-})  # fmt: skip
-"""Keys of infos that mean something to this package, to Gymnasium's vectors and wrappers, or to trainers."""
 _MAX_MESSAGE_CHARS = 500
 
 SKIPPED = frozenset(_APART)
@@ -157,19 +152,3 @@ def _reward(url: str, reward: Any) -> float | None:
     if not math.isfinite(number):
         raise SessionLost(f"{url} sent the reward {shown(reward)}, which is no finite number")
     return number
-
-
-def info_of(seen: Observed) -> dict[str, Any]:
-    """Return the info of a reset or step: the metadata by name.
-
-    Names that mean something in infos are left to :data:`_RESERVED`'s owners; metadata under them are in
-    ``info["metadata"]``.
-    """
-    plain = {name: value for name, value in seen.metadata.items() if not _is_reserved(name)}
-    if len(plain) < len(seen.metadata):
-        plain["metadata"] = {name: value for name, value in seen.metadata.items() if name not in plain}
-    return plain
-
-
-def _is_reserved(name: str) -> bool:
-    return name in _RESERVED or name.startswith("_")

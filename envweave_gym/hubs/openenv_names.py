@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.providers.base import is_elsewhere
 from envweave_gym.registry.make_call import MakeCall
 from envweave_gym.registry.make_registered import make_registered
@@ -104,6 +105,7 @@ class OpenEnvName:
                     "takes token, call_deadline and spaces"
                 )
             return RunningServer(self.where)
+        end_with_parent()  # a process of a vector must not outlive it with a server of its own
         if self.kind == "docker" or use_docker:
             from envweave_gym.hubs.openenv_container import start_container
 

@@ -134,9 +134,46 @@ def test_metadata_cannot_set_what_trainers_read(new: OpenEnvServer) -> None:
         new.faults.append(observing(metadata={**forged, "note": 1, "reward_missing": True}))
         info = env.step(delta(1))[4]
         assert info["note"] == 1
-        assert info["metadata"] == {**forged, "reward_missing": True}
+        assert info["metadata"] == {**forged, "note": 1, "reward_missing": True}
+        assert pickle.loads(pickle.dumps(info["metadata"])) == copy.deepcopy(info["metadata"])
         assert not info.keys() & {"fault", "final_obs", "final_info", "episode", "_x", "reward_missing"}
         assert info["seq"] == info["stream"].events[-1].seq
+
+
+def test_metadata_that_may_be_missing_are_copied(new: OpenEnvServer) -> None:
+    with ew.make(new.name) as env:
+        env.reset(seed=1)
+        for answer in (None, "42", None, ["42"]):
+            new.faults.append(observing(metadata={"final_answer": answer}))
+            assert env.step(delta(1))[4]["final_answer"] == answer
+
+
+@pytest.mark.parametrize("how", ["sync", None])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, "a"),
+        ("a", 1),
+        (True, "x"),
+        ({"y": 1}, 3),
+        (3, {"y": 1}),
+        (10**30, 1),
+        (0, 0.5),
+        (None, 1),
+        ([1], {}),
+    ],
+)
+def test_metadata_of_changing_types_break_no_vector(how: str | None, one: Any, other: Any) -> None:
+    with openenv_server() as server:
+        rows = ew.make(server.name, num_envs=2, vectorization_mode=how)
+        rows.reset(seed=1)
+        server.faults += [observing(metadata={"x": one}), observing(metadata={"x": other})]
+        infos = rows.step({"delta": np.array([1, 1])})[4]
+        assert sorted(repr(row["x"]) for row in infos["metadata"]) == sorted(map(repr, (one, other)))
+        for _ in range(2):  # a member that has had two types is copied no more
+            server.faults += [observing(metadata={"x": one}), observing(metadata={"x": other})]
+            assert "x" not in rows.step({"delta": np.array([1, 1])})[4]
+        rows.close()
 
 
 @pytest.mark.parametrize(
