@@ -1,5 +1,5 @@
-"""The program ``envweave``, with the commands list, play, info, train, doctor, serve, suites, tinker, fleet, k8s,
-hub and export.
+"""The program ``envweave``, with the commands list, play, info, train, doctor, serve, suites, atlas, tinker, fleet,
+k8s, hub and export.
 
 Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name. As shells count
 signals, 130 means Ctrl-C, and 141 that the reader of the output went away. An error is one line on stderr;
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from envweave_gym.cli import export, fleet, hub, k8s, suites, tinker, train
+from envweave_gym.cli import atlas, export, fleet, hub, k8s, suites, tinker, train
 from envweave_gym.cli.serve import add_options
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.core.version import __version__
@@ -139,6 +139,9 @@ def _parser() -> Parser:
     doctor.epilog = "Exit code 1 if something installed is broken, 0 if at most optional things are missing."
     doctor.add_argument("--sweep", action="store_true", help="remove what killed owners have left behind")
     add_options(command("serve", "serve", "Serve environments to other programs and machines."))
+    atlas.add_options(
+        command("atlas", "atlas", "Try on all IDs of suites whether they keep their API's promises.")
+    )
 
     def part(commands: Any, name: str, text: str) -> Parser:
         return commands.add_parser(name, help=text, description=text, parents=[shared, as_json])

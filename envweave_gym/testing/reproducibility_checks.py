@@ -76,7 +76,8 @@ def check_different_seeds_differ(subject: Subject) -> None:
     """Check that of 20 seeds at least one gives another episode under the same actions.
 
     An environment without randomness must declare ``metadata["ignores_seed"] = True``, and then its episodes must
-    be equal. Environments without a card may omit the declaration if none of their generators is used.
+    be equal. Environments without a card may omit the declaration if none of their generators is used, or if the
+    seeds reach them and nothing follows from what they draw.
     """
     subject.needs_determinism()
     for form in subject.forms():
@@ -87,6 +88,9 @@ def check_different_seeds_differ(subject: Subject) -> None:
             if not varied and not ignores_seed:
                 if not subject.is_launched and not _draws(player):
                     raise NotApplicable(f"{what} play the same episode, and it draws no random numbers")
+                if not subject.is_launched and _seeds_reach_generators(player):
+                    why = "nothing follows from its random numbers, although the seeds reach their generator"
+                    raise NotApplicable(f"{what} play the same episode: {why}")
                 advice = 'let reset(seed=…) reach the randomness, or declare metadata["ignores_seed"] = True'
                 refuse(f"{what} play the same episode", advice)
             if varied and ignores_seed:
@@ -125,13 +129,27 @@ def _draws(player: Player) -> bool:
     """Return whether ``reset`` or the steps draw from a random generator that is an attribute of the environment."""
     player.reset(SEED)
     held: dict[str, Any] = vars(player.env.unwrapped)
-    before = {name: state for name, one in held.items() if (state := _state_of(one)) is not None}
+    before = _generator_states(player)
     if any(state != _unused(held[name]) for name, state in before.items()):
         return True
     for _ in range(MOVES):
         if not player.over:  # a second reset might seed the generators again
             player.move()
     return any(_state_of(held.get(name)) != state for name, state in before.items())
+
+
+def _seeds_reach_generators(player: Player) -> bool:
+    """Return whether two seeds give different states to the random generators that are attributes."""
+    states: list[dict[str, str]] = []
+    for seed in (SEED, SEED + 1):
+        player.reset(seed)
+        states.append(_generator_states(player))
+    return states[0] != states[1]
+
+
+def _generator_states(player: Player) -> dict[str, str]:
+    held: dict[str, Any] = vars(player.env.unwrapped)
+    return {name: state for name, one in held.items() if (state := _state_of(one)) is not None}
 
 
 def _state_of(generator: Any) -> str | None:

@@ -1,0 +1,246 @@
+"""Surveys suites: lists their IDs, probes each in parallel, and writes a line of JSON per ID; a killed run goes on.
+
+The file is only appended to, under a lock. Its lines are records of suites and of IDs. An ID is not probed again
+if a line of it with the same versions of the suite's packages is there; a half-written last line is cut off.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import queue
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.os_support.file_lock import file_lock
+from envweave_gym.testing.atlas.id_probe import DEADLINE_S, IdProbe, IdRecord
+from envweave_gym.testing.atlas.prober import Ended, Prober, json_printed
+from envweave_gym.testing.atlas.script_composition import RULES, Api
+
+_LIST_IDS = Path(__file__).parent / "inside" / "list_ids.py"
+_LIST_TIMEOUT_S = 600.0
+
+
+class Suite(msgspec.Struct, frozen=True):
+    """A suite to survey: its name, the distributions that bring its IDs, and the interpreter that has them."""
+
+    name: str
+    distributions: tuple[str, ...]
+    python: str
+    modules: tuple[str, ...] = ()
+    """Modules whose import registers IDs, beside the top-level modules of the distributions."""
+
+
+class SuiteRecord(msgspec.Struct, frozen=True):
+    """The IDs of a suite and the versions of its packages, as a line of the atlas."""
+
+    suite: str
+    versions: dict[str, str]
+    ids: int
+    """Number of IDs that the suite has."""
+    surveyed: int
+    """Number of IDs that were chosen from them."""
+    failed_imports: dict[str, str] = {}
+
+
+_Id = tuple[Api, str, str]
+"""API, ID, and the module of its entry point or an empty text."""
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    ids: list[_Id]
+    imports: list[str]
+    failed_imports: dict[str, str]
+    versions: dict[str, str]
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the file: a suite or an ID."""
+
+    suite: SuiteRecord | None = None
+    id: IdRecord | None = None
+
+
+class Atlas:
+    """The file of an atlas: the last record of each suite and of each ID."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.suites: dict[str, SuiteRecord] = {}
+        self.ids: dict[tuple[str, str, str], IdRecord] = {}
+        self._lock = threading.Lock()
+        for line in self._whole_lines():
+            self._take(line)
+
+    def _whole_lines(self) -> list[bytes]:
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        whole, newline, rest = text.rpartition(b"\n")
+        if rest:
+            os.truncate(self.path, len(whole) + len(newline))
+        return whole.splitlines()
+
+    def _take(self, text: bytes) -> None:
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+        except msgspec.MsgspecError as error:
+            raise InvalidArgument(
+                f"{self.path} has a line that is not of an atlas: {error}; name another file"
+            ) from None
+        if line.suite is not None:
+            known = self.suites.get(line.suite.suite)
+            if known is not None and known.versions != line.suite.versions:
+                self.ids = {key: one for key, one in self.ids.items() if one.suite != line.suite.suite}
+            self.suites[line.suite.suite] = line.suite
+        if line.id is not None:
+            self.ids[line.id.suite, line.id.api, line.id.id] = line.id
+
+    def add(self, record: SuiteRecord | IdRecord) -> None:
+        """Append a record; it is on the disk when this returns."""
+        line = _Line(suite=record) if isinstance(record, SuiteRecord) else _Line(id=record)
+        text = msgspec.json.encode(line)
+        with self._lock, self.path.open("ab") as file:
+            self._take(text)
+            file.write(text + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def opened(path: Path) -> Generator[Atlas]:
+    """Open the file of an atlas for one run; raise ``NotAvailable`` if another run writes to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.with_name(f".{path.name}.lock"), timeout_s=1.0):
+        yield Atlas(path)
+
+
+def survey(
+    atlas: Atlas,
+    suites: Sequence[Suite],
+    *,
+    patterns: Sequence[str] = (),
+    limit: int | None = None,
+    jobs: int = 1,
+    deadline_s: float = DEADLINE_S,
+    rules: Sequence[str] = RULES,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Probe the IDs of the suites that the atlas has not; ``patterns`` and ``limit`` choose some of each suite.
+
+    ``report`` gets a line for each suite and each ID.
+    """
+    for suite in suites:
+        listed = _list_ids(suite)
+        chosen = _chosen(listed.ids, patterns, limit)
+        atlas.add(
+            SuiteRecord(suite.name, listed.versions, len(listed.ids), len(chosen), listed.failed_imports)
+        )
+        left = [one for one in chosen if (suite.name, *one[:2]) not in atlas.ids]
+        report(f"{suite.name}: {len(listed.ids)} IDs, {len(chosen)} chosen, {len(left)} to be probed")
+        _probe_all(atlas, suite, listed.imports, left, jobs, deadline_s, rules, report)
+
+
+def _list_ids(suite: Suite) -> _Listed:
+    text = _LIST_IDS.read_text(encoding="utf-8")
+    text = text.replace(
+        "DISTRIBUTIONS: list[str] = []", f"DISTRIBUTIONS: list[str] = {list(suite.distributions)!r}"
+    )
+    text = text.replace("MODULES: list[str] = []", f"MODULES: list[str] = {list(suite.modules)!r}")
+    prober = Prober(suite.python)
+    try:
+        found = json_printed(prober.run(text, _LIST_TIMEOUT_S, fresh=True))
+    finally:
+        prober.close()
+    listed = msgspec.convert(found, _Listed)
+    if not listed.ids:
+        reasons = "; ".join(f"import {name} fails: {error}" for name, error in listed.failed_imports.items())
+        raise NotAvailable(
+            f"{suite.name} registers no ID in Gymnasium or PettingZoo ({reasons or 'nothing fails'})"
+        )
+    return listed
+
+
+def _chosen(ids: Sequence[_Id], patterns: Sequence[str], limit: int | None) -> list[_Id]:
+    """Return the IDs that match a pattern; with a limit, that number of them at equal distances."""
+    matching = [one for one in ids if not patterns or any(fnmatch.fnmatchcase(one[1], p) for p in patterns)]
+    if limit is None or len(matching) <= limit:
+        return matching
+    return [matching[number * len(matching) // limit] for number in range(limit)]
+
+
+def _probe_all(
+    atlas: Atlas,
+    suite: Suite,
+    imports: Sequence[str],
+    ids: Sequence[_Id],
+    jobs: int,
+    deadline_s: float,
+    rules: Sequence[str],
+    report: Callable[[str], None],
+) -> None:
+    """Probe the IDs in threads, each with a process of its own in the suite's Python; raise the first failure."""
+    waiting: queue.SimpleQueue[_Id] = queue.SimpleQueue()
+    for one in ids:
+        waiting.put(one)
+    failures: list[BaseException] = []
+    stopped = threading.Event()
+
+    def work() -> None:
+        prober = Prober(suite.python, _loaded(imports))
+        try:
+            while not stopped.is_set():
+                record = _probed(prober, suite, waiting.get_nowait(), imports, deadline_s, rules)
+                atlas.add(record)
+                report(_line_of(record))
+        except queue.Empty:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            failures.append(error)
+            stopped.set()
+        finally:
+            prober.close()
+
+    threads = [threading.Thread(target=work, name=f"atlas-{n}") for n in range(min(jobs, len(ids)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:  # after Ctrl-C each thread ends with its ID
+        stopped.set()
+    if failures:
+        raise failures[0]
+
+
+def _loaded(imports: Sequence[str]) -> list[str]:
+    return ["copy", "zlib", "numpy.testing", *imports]
+
+
+def _probed(
+    prober: Prober,
+    suite: Suite,
+    which: _Id,
+    imports: Sequence[str],
+    deadline_s: float,
+    rules: Sequence[str],
+) -> IdRecord:
+    api, env_id, module = which
+
+    def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+        return prober.run(script, deadline_s, fresh=fresh, module=module)
+
+    probe = IdProbe(suite.name, api, env_id, imports=imports, run=run, deadline_s=deadline_s, rules=rules)
+    return probe.record()
+
+
+def _line_of(record: IdRecord) -> str:
+    what = "cannot be made here" if record.unavailable else f"{len(record.findings)} findings"
+    rules = " ".join(f"{one.rule}:{one.kind}{'' if one.reproduced else '?'}" for one in record.findings)
+    return f"{record.suite} {record.id} ({record.api}): {what} in {record.seconds:g} s {rules}".rstrip()

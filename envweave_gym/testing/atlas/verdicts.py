@@ -1,0 +1,77 @@
+"""Reads how a script ended: passed, not applicable, not available here, or a finding of some kind."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Literal
+
+import msgspec
+
+from envweave_gym.testing.atlas.prober import Ended
+
+SKIPPED = 77
+"""Exit status of scripts whose rule does not concern the environment, as in Automake."""
+MISSING = re.compile(
+    r"(DependencyNotInstalled|FailedToImport|ModuleNotFoundError|ImportError|DeprecatedEnv|DeprecationWarning|UnregisteredEnv)\b"
+    r"|missing \d+ required|NotAvailable\b"
+)
+"""Exceptions of a constructor that say that the ID cannot be made here, which is no defect of its environment."""
+_FRAMES = "Traceback (most recent call last):\n"
+_LONGEST_TEXT_CHARS = 400
+_IN_SCRIPT = re.compile(r'File "[^"]*(<script>|/script\.py)"')
+CHECKER = "own_checker"
+
+Kind = Literal["broken", "raises", "crashes", "hangs"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Outcome of one script: ``passed``, ``skipped`` with a reason, or a finding with its kind and a sentence."""
+
+    outcome: Literal["passed", "skipped", "finding"]
+    text: str = ""
+    kind: Kind | None = None
+
+    @property
+    def cause(self) -> tuple[Kind | None, str]:
+        """Kind and text without numbers, quoted parts and addresses: equal for findings with the same cause."""
+        return self.kind, re.sub(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "#", self.text)
+
+
+def verdict_of(rule: str, ended: Ended, deadline_s: float) -> Verdict:
+    """Return the outcome of a rule's script."""
+    lines = ended.stderr.strip().splitlines()
+    if ended.status == 0:
+        return Verdict("passed")
+    if ended.status == SKIPPED:
+        return Verdict("skipped", _short(lines[-1] if lines else ""))
+    if ended.status is None:
+        return Verdict("finding", f"does not end within {deadline_s:g} s of processor time", "hangs")
+    if ended.status < 0:
+        return Verdict("finding", f"ends the process with {_signal(-ended.status)}", "crashes")
+    if _FRAMES not in ended.stderr:
+        return Verdict("finding", f"ends the process with status {ended.status}", "crashes")
+    return _of_traceback(rule, ended.stderr.rpartition(_FRAMES)[2])
+
+
+def _of_traceback(rule: str, text: str) -> Verdict:
+    """Return the finding of an exception; an assertion counts as the rule's if the script itself made it."""
+    lines = text.splitlines()
+    end = next((number for number, line in enumerate(lines) if line and not line.startswith(" ")), len(lines))
+    error = " ".join(" ".join(lines[end:]).split())
+    files = [line for line in lines[:end] if line.lstrip().startswith('File "')]
+    asserted = error.startswith("AssertionError") and bool(files)
+    if asserted and (_IN_SCRIPT.search(files[-1]) or rule == CHECKER):
+        return Verdict("finding", _short(error.removeprefix("AssertionError: ")), "broken")
+    return Verdict("finding", _short(error), "broken" if rule == CHECKER else "raises")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT_CHARS else text[: _LONGEST_TEXT_CHARS - 3] + "..."
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,190 @@
+"""The atlas finds what each ID of a misbehaving suite does, with a script that shows it, and goes on after a kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import misbehaving_suite
+import psutil
+import pytest
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.testing.atlas.atlas_page import page, rules_table, write_scripts
+from envweave_gym.testing.atlas.id_probe import IdRecord
+from envweave_gym.testing.atlas.script_composition import RULES, promise_of, script_of
+from envweave_gym.testing.atlas.survey import Atlas, Suite, opened, survey
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+HANGING = ("Hangs", "HangsUnseeded")
+GAME = dict.fromkeys(("parallel", "aec"), "envweave/CodeReview-v0")
+
+
+@pytest.fixture(scope="session")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return misbehaving_suite.installed(tmp_path_factory.mktemp("suite") / "venv")
+
+
+@pytest.fixture(scope="module")
+def toys(interpreter: str) -> Suite:
+    return Suite("misbehaving", ("misbehaving",), interpreter)
+
+
+def quiet(_: str) -> None:
+    """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def atlas(toys: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Atlas]:
+    """All IDs with all rules, but those that hang with two."""
+    with opened(tmp_path_factory.mktemp("atlas") / "atlas.jsonl") as atlas:
+        patterns = [f"Toy/{name}-v0" for name in HANGING]
+        few = ("contract", "unseeded_start")
+        survey(atlas, [toys], patterns=patterns, jobs=2, deadline_s=1.5, rules=few, report=quiet)
+        survey(atlas, [toys], jobs=2, deadline_s=30, report=quiet)
+        yield atlas
+
+
+def record(atlas: Atlas, name: str) -> IdRecord:
+    return atlas.ids["misbehaving", "gym", f"Toy/{name}-v0"]
+
+
+@pytest.mark.parametrize("name", misbehaving_suite.BROKEN)
+def test_a_broken_rule_is_found_and_reproduced(atlas: Atlas, name: str):
+    rule, kind = misbehaving_suite.BROKEN[name]
+    findings = {one.rule: one for one in record(atlas, name).findings}
+    assert rule in findings, findings
+    assert findings[rule].kind == kind
+    assert findings[rule].reproduced
+
+
+@pytest.mark.parametrize("name", misbehaving_suite.BROKEN)
+def test_one_defect_is_one_finding(atlas: Atlas, name: str):
+    assert [one.rule for one in record(atlas, name).findings] == [misbehaving_suite.BROKEN[name][0]]
+
+
+def test_an_environment_that_keeps_the_rules_has_no_finding(atlas: Atlas):
+    good = record(atlas, "Good")
+    assert set(good.outcomes) == set(RULES)
+    assert set(good.outcomes.values()) == {"passed"}
+    assert not good.findings
+
+
+def test_seeds_that_reach_the_generator_may_have_no_effect(atlas: Atlas):
+    found = record(atlas, "DrawsForNothing")
+    assert not found.findings
+    assert "reach its random generator" in found.outcomes["different_seeds"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("NeedsPackage", "no_such_package"), ("NeedsArgument", "level")])
+def test_an_id_that_cannot_be_made_here_is_no_finding(atlas: Atlas, name: str, why: str):
+    found = record(atlas, name)
+    assert why in found.unavailable
+    assert not found.findings
+
+
+def test_a_script_is_short_and_runs_alone(atlas: Atlas, toys: Suite, tmp_path: Path):
+    (finding,) = record(atlas, "RaisesLater").findings
+    assert finding.moves == 5
+    (finding,) = record(atlas, "Rewrites").findings
+    assert len(finding.script.splitlines()) < 80
+    assert write_scripts([record(atlas, "Rewrites")], tmp_path) == 1
+    (script,) = tmp_path.glob("*/*.py")
+    done = subprocess.run([toys.python, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "is rewritten in place" in done.stderr.splitlines()[-1]
+
+
+def test_nothing_is_left_of_suites_that_leak(atlas: Atlas):
+    assert len(atlas.ids) == len(misbehaving_suite.MADE)
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "613"] not in commands
+
+
+def test_the_page_has_a_row_for_the_suite_and_the_findings_by_kind(atlas: Atlas):
+    text = page(atlas)
+    (row,) = [line for line in text.splitlines() if line.startswith("| misbehaving 1.0 |")]
+    ids, probed = len(misbehaving_suite.MADE), len(misbehaving_suite.MADE) - 2
+    assert [cell.strip() for cell in row.split("|")][2:5] == [str(ids), str(probed), "2"]
+    for part in ("## Leaks", "## Does not end", "`Toy/Segfaults-v0`", "SIGSEGV", "4 threads"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 120 or "|" in max(text.splitlines(), key=len)
+    assert all(f"`{rule}`" in rules_table() for rule in RULES)
+
+
+def test_a_run_goes_on_where_another_was_killed(toys: Suite, tmp_path: Path):
+    path = tmp_path / "atlas.jsonl"
+    code = (
+        "import sys; from pathlib import Path; from envweave_gym.testing.atlas.survey import *\n"
+        f"with opened(Path({str(path)!r})) as atlas:\n"
+        f"    survey(atlas, [Suite('misbehaving', ('misbehaving',), {toys.python!r})],\n"
+        "        patterns=['Toy/Go*', 'Toy/Hangs-v0'], rules=['contract'], report=lambda line: print(line, flush=True))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if line.startswith("misbehaving Toy/Good"):
+                break
+        children = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGKILL)
+    psutil.wait_procs(children, timeout=60)
+    assert not [child for child in children if child.is_running()]
+    with path.open("ab") as file:
+        file.write(b'{"id": {"suite": "misbeh')  # as if killed while it wrote
+    lines: list[str] = []
+    with opened(path) as atlas:
+        survey(atlas, [toys], patterns=["Toy/Go*"], rules=["contract"], report=lines.append)
+    assert "1 chosen, 0 to be probed" in lines[0]
+    assert [key[2] for key in Atlas(path).ids] == ["Toy/Good-v0"]
+
+
+def test_two_runs_do_not_write_to_one_file(tmp_path: Path):
+    path = tmp_path / "atlas.jsonl"
+    with opened(path), pytest.raises(NotAvailable, match="another process"), opened(path):
+        pass
+
+
+def test_a_file_that_is_no_atlas_is_refused(tmp_path: Path):
+    (tmp_path / "atlas.jsonl").write_text('["something else"]\n')
+    with pytest.raises(InvalidArgument, match="not of an atlas"), opened(tmp_path / "atlas.jsonl"):
+        pass
+
+
+def test_a_suite_without_ids_is_refused_with_the_reason(interpreter: str, tmp_path: Path):
+    suite = Suite("empty", (), interpreter, ("no_such_module_of_a_suite",))
+    with (
+        opened(tmp_path / "atlas.jsonl") as atlas,
+        pytest.raises(NotAvailable, match="no_such_module_of_a_suite"),
+    ):
+        survey(atlas, [suite], report=quiet)
+
+
+def test_a_limit_chooses_ids_at_equal_distances(toys: Suite, tmp_path: Path):
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        survey(
+            atlas, [toys], patterns=["Toy/[CN]*"], limit=2, rules=["contract"], deadline_s=30, report=quiet
+        )
+        assert len(atlas.ids) == 2
+        assert atlas.suites["misbehaving"].surveyed == 2
+
+
+def test_every_rule_has_a_promise_and_a_script_for_every_api():
+    for rule in RULES:
+        assert promise_of(rule).endswith(".")
+        for api in ("gym", "parallel", "aec"):
+            script = script_of(rule, api, "some/Id-v0", imports=["some_suite"], moves=3)
+            compile(script, rule, "exec")
+            assert "import some_suite" in script
+            assert ": Any" not in script
+
+
+@pytest.mark.parametrize("api", ["parallel", "aec"])
+@pytest.mark.parametrize("rule", ["contract", "same_seed", "fresh_observations", "different_seeds"])
+def test_games_play_by_the_same_rules(rule: str, api: Any, capsys: pytest.CaptureFixture[str]):
+    script = script_of(rule, api, GAME[api], imports=["envweave_gym"], kwargs={"max_rounds": 3}, moves=6)
+    exec(compile(script, rule, "exec"), {"__name__": "__main__"})
