@@ -17,7 +17,14 @@ def add_options(parser: Any) -> None:
     add = parser.add_argument
     add("suite", metavar="SUITE", nargs="+", help="a requirement such as minigrid==3.2.0, or a suite's name")
     add("--here", action="store_true", help="the suites are packages that are installed in this Python")
-    add("--module", metavar="MODULE", action="append", default=[], help="import it too, as it registers IDs")
+    add(
+        "--module",
+        metavar="MODULE",
+        dest="modules",
+        action="append",
+        default=[],
+        help="import it too, as it registers IDs",
+    )
     add("--with", metavar="REQUIREMENT", dest="extra", action="append", default=[], help="install it too")
     add("--python", metavar="VERSION", help="the Python of the suites, by default that of this process")
     add("--install", action="store_true", help="make virtual environments that are missing")
@@ -96,7 +103,7 @@ def _suite(name: str, args: argparse.Namespace) -> Any:
     from envweave_gym.suites.virtual_environments import interpreter_of
     from envweave_gym.testing.atlas.survey import Suite
 
-    modules = tuple(args.module)
+    modules = tuple(args.modules)
     if args.here:
         return Suite(name, (name,), sys.executable, modules)
     requirements = [name, *args.extra]

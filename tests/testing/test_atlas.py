@@ -45,7 +45,7 @@ def atlas(toys: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Atl
     with opened(tmp_path_factory.mktemp("atlas") / "atlas.jsonl") as atlas:
         patterns = [f"Toy/{name}-v0" for name in HANGING]
         few = ("contract", "unseeded_start")
-        survey(atlas, [toys], patterns=patterns, jobs=2, deadline_s=1.5, rules=few, report=quiet)
+        survey(atlas, [toys], patterns=patterns, jobs=2, deadline_s=1, rules=few, report=quiet)
         survey(atlas, [toys], jobs=2, deadline_s=30, report=quiet)
         yield atlas
 
@@ -139,7 +139,7 @@ def test_a_run_goes_on_where_another_was_killed(toys: Suite, tmp_path: Path):
     lines: list[str] = []
     with opened(path) as atlas:
         survey(atlas, [toys], patterns=["Toy/Go*"], rules=["contract"], report=lines.append)
-    assert "1 chosen, 0 to be probed" in lines[0]
+    assert "1 chosen, 0 to be tried" in lines[0]
     assert [key[2] for key in Atlas(path).ids] == ["Toy/Good-v0"]
 
 

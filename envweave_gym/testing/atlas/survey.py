@@ -24,6 +24,8 @@ from envweave_gym.testing.atlas.script_composition import RULES, Api
 
 _LIST_IDS = Path(__file__).parent / "inside" / "list_ids.py"
 _LIST_TIMEOUT_S = 600.0
+_PRELOADED = ("numpy.testing", "gymnasium.utils.env_checker", "pettingzoo.test")
+"""Modules that scripts use, imported before they are forked where they exist."""
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -143,7 +145,7 @@ def survey(
             SuiteRecord(suite.name, listed.versions, len(listed.ids), len(chosen), listed.failed_imports)
         )
         left = [one for one in chosen if (suite.name, *one[:2]) not in atlas.ids]
-        report(f"{suite.name}: {len(listed.ids)} IDs, {len(chosen)} chosen, {len(left)} to be probed")
+        report(f"{suite.name}: {len(listed.ids)} IDs, {len(chosen)} chosen, {len(left)} to be tried")
         _probe_all(atlas, suite, listed.imports, left, jobs, deadline_s, rules, report)
 
 
@@ -193,7 +195,7 @@ def _probe_all(
     stopped = threading.Event()
 
     def work() -> None:
-        prober = Prober(suite.python, _loaded(imports))
+        prober = Prober(suite.python, [*_PRELOADED, *imports])
         try:
             while not stopped.is_set():
                 record = _probed(prober, suite, waiting.get_nowait(), imports, deadline_s, rules)
@@ -217,10 +219,6 @@ def _probe_all(
         stopped.set()
     if failures:
         raise failures[0]
-
-
-def _loaded(imports: Sequence[str]) -> list[str]:
-    return ["copy", "zlib", "numpy.testing", *imports]
 
 
 def _probed(

@@ -20,6 +20,7 @@ MISSING = re.compile(
 _FRAMES = "Traceback (most recent call last):\n"
 _LONGEST_TEXT_CHARS = 400
 _IN_SCRIPT = re.compile(r'File "[^"]*(<script>|/script\.py)"')
+_WHERE = re.compile(r'File "(?:.*/)?([^"/]+)", line (\d+).*')
 CHECKER = "own_checker"
 
 Kind = Literal["broken", "raises", "crashes", "hangs"]
@@ -63,6 +64,9 @@ def _of_traceback(rule: str, text: str) -> Verdict:
     asserted = error.startswith("AssertionError") and bool(files)
     if asserted and (_IN_SCRIPT.search(files[-1]) or rule == CHECKER):
         return Verdict("finding", _short(error.removeprefix("AssertionError: ")), "broken")
+    if not error.partition(":")[2] and files:  # an exception without a text: where it was raised
+        place = _WHERE.sub(r"line \2 of \1", files[-1].strip())
+        error = f"{error} in {place}"
     return Verdict("finding", _short(error), "broken" if rule == CHECKER else "raises")
 
 

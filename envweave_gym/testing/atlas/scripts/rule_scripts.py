@@ -103,10 +103,9 @@ def same_seed_again(moves: int) -> None:
 
 def beside_another(moves: int) -> None:
     """An instance plays the same episode while another instance plays beside it."""
-    env, other = make(), make()
-    alone = play(env, 7, moves)
-    beside = play(env, 7, moves, before_each=lambda _: play(other, 8, 1))
-    expect_same(alone, beside, "it plays differently beside another instance")
+    other = make()
+    beside = play(make(), 7, moves, before_each=lambda _: play(other, 8, 1))
+    expect_same(play(make(), 7, moves), beside, "it plays differently beside another instance")
 
 
 def different_seeds(moves: int) -> None:
@@ -217,9 +216,7 @@ def render_changes_nothing(moves: int) -> None:
             )
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            if any(
-                word in reason for word in ("GL", "display", "DependencyNotInstalled", "No module", "Import")
-            ):
+            if re.search("GL|display|DependencyNotInstalled|No module|Import", reason, re.IGNORECASE):
                 skip(f"it cannot render here: {reason}")
             raise
         expect_same(unseen, drawn, f"with render_mode={mode!r} the episode goes another way than without")
