@@ -33,7 +33,6 @@ BROKEN = {
     "ConstantSeed": ("different_seeds", "broken"),
     "FreshEntropy": ("unseeded_reset", "broken"),
     "GlobalGenerator": ("global_generators", "broken"),
-    "SeedsGlobal": ("global_generators", "broken"),
     "SameArray": ("fresh_observations", "broken"),
     "Rewrites": ("fresh_observations", "broken"),
     "RewritesInfo": ("fresh_infos", "broken"),
@@ -41,7 +40,6 @@ BROKEN = {
     "ClosesOnce": ("closes_twice", "raises"),
     "LeaksThreads": ("leaves_nothing", "broken"),
     "LeaksProcesses": ("leaves_nothing", "broken"),
-    "LeaksDescriptors": ("leaves_nothing", "broken"),
     "LeaksFiles": ("leaves_nothing", "broken"),
     "LeaksMemory": ("gives_memory_back", "broken"),
     "NoOptions": ("contract", "raises"),
@@ -189,11 +187,6 @@ class GlobalGenerator(Good):
         return super().step(action)
 
 
-class SeedsGlobal(Good):
-    def begin(self) -> None:
-        random.seed(1)
-
-
 class SameArray(Good):
     fixed: Any = None
 
@@ -244,11 +237,6 @@ class LeaksProcesses(Good):
 
 
 LEFT: list[Any] = []
-
-
-class LeaksDescriptors(Good):
-    def begin(self) -> None:
-        LEFT.append(open(os.devnull))  # noqa: SIM115
 
 
 class LeaksFiles(Good):

@@ -37,6 +37,21 @@ class Deterministic(Walk):
         return self.see(), float(self.place), self.steps == 5, False, {}
 
 
+class DrawsForNothing(Deterministic):
+    """Draws random numbers, from which nothing follows, as CliffWalking does where every transition is certain."""
+
+    def step(self, action: Any) -> Any:
+        self.np_random.random()
+        return super().step(action)
+
+
+class SeedsWithConstant(DrawsForNothing):
+    """Draws random numbers, and gives every seed the same."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=None if seed is None else 1)
+
+
 class OldLibrary(Walk):
     """Uses a library that warns."""
 

@@ -15,13 +15,19 @@ import pytest
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.testing.atlas.atlas_page import page, rules_table, write_scripts
-from envweave_gym.testing.atlas.id_probe import IdRecord
+from envweave_gym.testing.atlas.id_probe import IdProbe, IdRecord
+from envweave_gym.testing.atlas.prober import Prober
 from envweave_gym.testing.atlas.script_composition import RULES, promise_of, script_of
 from envweave_gym.testing.atlas.survey import Atlas, Suite, opened, survey
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 HANGING = ("Hangs", "HangsUnseeded")
+WHOLE = (
+    *("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", "IgnoresSeed", "Remembers", "Rewrites"),
+    *("RaisesLater", "Segfaults", "LeaksThreads", "LeaksProcesses"),
+)
+"""IDs that are tried with all rules."""
 GAME = dict.fromkeys(("parallel", "aec"), "envweave/CodeReview-v0")
 
 
@@ -41,12 +47,11 @@ def quiet(_: str) -> None:
 
 @pytest.fixture(scope="module")
 def atlas(toys: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Atlas]:
-    """All IDs with all rules, but those that hang with two."""
+    """Some IDs with all rules."""
     with opened(tmp_path_factory.mktemp("atlas") / "atlas.jsonl") as atlas:
-        patterns = [f"Toy/{name}-v0" for name in HANGING]
-        few = ("contract", "unseeded_start")
-        survey(atlas, [toys], patterns=patterns, jobs=2, deadline_s=1, rules=few, report=quiet)
-        survey(atlas, [toys], jobs=2, deadline_s=30, report=quiet)
+        survey(
+            atlas, [toys], patterns=[f"Toy/{name}-v0" for name in WHOLE], jobs=2, deadline_s=30, report=quiet
+        )
         yield atlas
 
 
@@ -54,18 +59,31 @@ def record(atlas: Atlas, name: str) -> IdRecord:
     return atlas.ids["misbehaving", "gym", f"Toy/{name}-v0"]
 
 
+@pytest.fixture(scope="module")
+def prober(toys: Suite) -> Iterator[Prober]:
+    prober = Prober(toys.python, ["gymnasium.utils.env_checker", "misbehaving_suite"])
+    yield prober
+    prober.close()
+
+
 @pytest.mark.parametrize("name", misbehaving_suite.BROKEN)
-def test_a_broken_rule_is_found_and_reproduced(atlas: Atlas, name: str):
+def test_a_broken_rule_is_found_and_reproduced(atlas: Atlas, prober: Prober, name: str):
     rule, kind = misbehaving_suite.BROKEN[name]
-    findings = {one.rule: one for one in record(atlas, name).findings}
-    assert rule in findings, findings
-    assert findings[rule].kind == kind
-    assert findings[rule].reproduced
-
-
-@pytest.mark.parametrize("name", misbehaving_suite.BROKEN)
-def test_one_defect_is_one_finding(atlas: Atlas, name: str):
-    assert [one.rule for one in record(atlas, name).findings] == [misbehaving_suite.BROKEN[name][0]]
+    if name in WHOLE:
+        findings = record(atlas, name).findings
+    else:
+        rules, deadline_s = dict.fromkeys(("contract", rule)), 0.5 if name in HANGING else 30
+        probe = IdProbe(
+            "misbehaving",
+            "gym",
+            f"Toy/{name}-v0",
+            imports=["misbehaving_suite"],
+            run=prober.run,
+            deadline_s=deadline_s,
+            rules=[*rules],
+        )
+        findings = probe.record().findings
+    assert [(one.rule, one.kind, one.reproduced) for one in findings] == [(rule, kind, True)]
 
 
 def test_an_environment_that_keeps_the_rules_has_no_finding(atlas: Atlas):
@@ -101,7 +119,7 @@ def test_a_script_is_short_and_runs_alone(atlas: Atlas, toys: Suite, tmp_path: P
 
 
 def test_nothing_is_left_of_suites_that_leak(atlas: Atlas):
-    assert len(atlas.ids) == len(misbehaving_suite.MADE)
+    assert len(atlas.ids) == len(WHOLE)
     commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert ["sleep", "613"] not in commands
 
@@ -109,9 +127,9 @@ def test_nothing_is_left_of_suites_that_leak(atlas: Atlas):
 def test_the_page_has_a_row_for_the_suite_and_the_findings_by_kind(atlas: Atlas):
     text = page(atlas)
     (row,) = [line for line in text.splitlines() if line.startswith("| misbehaving 1.0 |")]
-    ids, probed = len(misbehaving_suite.MADE), len(misbehaving_suite.MADE) - 2
+    ids, probed = len(misbehaving_suite.MADE), len(WHOLE) - 2
     assert [cell.strip() for cell in row.split("|")][2:5] == [str(ids), str(probed), "2"]
-    for part in ("## Leaks", "## Does not end", "`Toy/Segfaults-v0`", "SIGSEGV", "4 threads"):
+    for part in ("## Leaks", "## Ends the process", "`Toy/Segfaults-v0`", "SIGSEGV", "4 threads"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 120 or "|" in max(text.splitlines(), key=len)
     assert all(f"`{rule}`" in rules_table() for rule in RULES)

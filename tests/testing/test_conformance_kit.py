@@ -341,6 +341,13 @@ def test_an_environment_without_randomness_need_not_say_so() -> None:
     assert "no random numbers" in check_all("local://Deterministic")["different_seeds_differ"]
 
 
+def test_random_numbers_from_which_nothing_follows_are_no_failure_if_seeds_reach_them() -> None:
+    with pytest.raises(NotApplicable, match="seeds reach their generator"):
+        testing.check_different_seeds_differ(local(strangers.DrawsForNothing))
+    with pytest.raises(ConformanceError, match="ignores_seed"):
+        testing.check_different_seeds_differ(local(strangers.SeedsWithConstant))
+
+
 def test_copies_of_ids_of_other_packages_are_advice(registered: None) -> None:
     gym.register("broken/Anew-v0", entry_point="broken_envs:StartsAnew")
     became = check_all("broken/Anew-v0")

@@ -45,18 +45,17 @@ def script_of(
     finding: str = "",
 ) -> str:
     """Return the program that checks a rule on an environment; ``finding`` is added to its docstring."""
-    known = {**_definitions("rule_scripts"), **_definitions(f"{api}_player")}
+    known = {**_definitions(f"{api}_player"), **_definitions("rule_scripts")}
     needed = _needed(rule, known)
     modules = [ast.unparse(node) for name, node in known.items() if name in needed and _is_import(node)]
     functions = [_stripped(node, name == rule) for name, node in known.items() if name in needed]
-    title = f"{env_id}: {promise_of(rule)}"
-    head = [title, *(["", *textwrap.wrap(finding, 110)] if finding else [])]
-    text = "\n".join(head).replace("\\", "\\\\").replace('"""', "'''")
+    head = [f"{env_id}: {promise_of(rule)}", *(["", finding] if finding else [])]
+    text = "\n".join(textwrap.fill(line, 110) for line in head).replace("\\", "\\\\").replace('"""', "'''")
     lines = [
         f'"""{text}\n"""',
         "",
         *_sorted_imports(modules),
-        *[f"import {module}" for module in imports],
+        *[f"import {module}" for module in imports if module != "gymnasium" or api != "gym"],
         "",
         f"ID, KWARGS = {env_id!r}, {dict(kwargs or {})!r}",
         *[f"\n\n{text}" for text in functions if text],

@@ -88,4 +88,5 @@ def main() -> None:
     print(json.dumps({"ids": sorted(found), "imports": own, "failed_imports": failed, "versions": versions}))
 
 
-main()
+if __name__ == "__main__":
+    main()
