@@ -31,6 +31,7 @@ def add_options(parser: Any) -> None:
     add("--ids", metavar="PATTERN", action="append", default=[], help="only these IDs, such as 'ALE/*'")
     add("--limit", metavar="N", type=_positive, help="at most N IDs of a suite, at equal distances")
     add("--rule", metavar="RULE", action="append", default=[], help="only this rule and the first, contract")
+    add("--kit", action="store_true", help="run the conformance kit on each ID, too; this takes longer")
     add("--jobs", metavar="N", type=_positive, default=os.cpu_count() or 1, help="IDs that are tried at once")
     add(
         *("--deadline",),
@@ -105,10 +106,12 @@ def _suite(name: str, args: argparse.Namespace) -> Any:
 
     modules = tuple(args.modules)
     if args.here:
-        return Suite(name, (name,), sys.executable, modules)
+        return Suite(name, (name,), sys.executable, modules, {} if args.kit else None)
     requirements = [name, *args.extra]
     command = f"envweave atlas {name} --install"
     python = interpreter_of(
         requirements, python=args.python, install=args.install, what=f"the suite {name}", command=command
     )
-    return Suite(name_of(name), tuple(map(name_of, requirements)), str(python), modules)
+    given = {"backend": "venv", "requirements": requirements, "python": args.python}
+    kit = {key: value for key, value in given.items() if value is not None} if args.kit else None
+    return Suite(name_of(name), tuple(map(name_of, requirements)), str(python), modules, kit)

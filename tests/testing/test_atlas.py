@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import misbehaving_suite
+import msgspec
 import psutil
 import pytest
 
@@ -159,6 +161,20 @@ def test_a_run_goes_on_where_another_was_killed(toys: Suite, tmp_path: Path):
         survey(atlas, [toys], patterns=["Toy/Go*"], rules=["contract"], report=lines.append)
     assert "1 chosen, 0 to be tried" in lines[0]
     assert [key[2] for key in Atlas(path).ids] == ["Toy/Good-v0"]
+
+
+def test_the_kit_is_run_in_this_python(toys: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = Path(misbehaving_suite.__file__).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    suite = msgspec.structs.replace(toys, kit={})
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        survey(atlas, [suite], patterns=["Toy/GlobalGenerator-v0"], rules=["contract"], report=quiet)
+        found = record(atlas, "GlobalGenerator")
+        assert "## Fails a check of the conformance kit" in page(atlas)
+    assert found.outcomes == {"contract": "passed", "kit": "finding"}
+    assert [(one.rule, one.reproduced) for one in found.findings] == [("kit.global_rngs_untouched", True)]
+    assert "numpy.random" in found.findings[0].text
+    assert "check_global_rngs_untouched(subject_of(" in found.findings[0].script
 
 
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from envweave_gym.testing.atlas.id_probe import Finding, IdRecord
+from envweave_gym.testing.atlas.kit_probe import KIT, PREFIX
 from envweave_gym.testing.atlas.script_composition import promise_of
 from envweave_gym.testing.atlas.survey import Atlas, SuiteRecord
 from envweave_gym.testing.atlas.verdicts import Verdict
@@ -23,6 +24,7 @@ KINDS = {
 }
 """Columns of the table for broken rules; exceptions, crashes and hangs have columns of their own."""
 _OTHERS = {"raises": "raises", "crashes": "crashes", "hangs": "hangs"}
+_COLUMNS = (*KINDS, *_OTHERS.values())
 _TITLES = {
     "API": "Breaks the API",
     "seeds": "Episodes do not follow from the seed",
@@ -33,6 +35,7 @@ _TITLES = {
     "raises": "Raises",
     "crashes": "Ends the process",
     "hangs": "Does not end",
+    KIT: "Fails a check of the conformance kit",
 }
 _SHOWN_IDS = 6
 _WIDTH = 120
@@ -41,6 +44,8 @@ _LONGEST_TEXT_CHARS = 260
 
 def kind_of(finding: Finding) -> str:
     """Return the column of the table that counts a finding."""
+    if finding.rule.startswith(PREFIX):
+        return KIT
     if finding.kind in _OTHERS:
         return _OTHERS[finding.kind]
     return next(kind for kind, rules in KINDS.items() if finding.rule in rules)
@@ -53,8 +58,7 @@ def page(atlas: Atlas, heading: str = "#") -> str:
 
 
 def _table(suites: Iterable[SuiteRecord], records: Sequence[IdRecord]) -> str:
-    columns = [*KINDS, *_OTHERS.values()]
-    head = ["suite", "IDs", "probed", "without a finding", *columns]
+    head = ["suite", "IDs", "probed", "without a finding", *_columns(records)]
     lines = [f"| {' | '.join(head)} |", f"|---{'|--:' * (len(head) - 1)}|"]
     total: Counter[str] = Counter()
     for suite in suites:
@@ -63,6 +67,11 @@ def _table(suites: Iterable[SuiteRecord], records: Sequence[IdRecord]) -> str:
         total.update(numbers)
         lines.append(_row(_versions(suite), numbers, head[1:]))
     return "\n".join([*lines, _row("**all**", total, head[1:])])
+
+
+def _columns(records: Sequence[IdRecord]) -> list[str]:
+    """Return the columns of findings; the kit has one if it was run."""
+    return [*_COLUMNS, *([KIT] if any(KIT in one.outcomes for one in records) else [])]
 
 
 def _numbers(suite: SuiteRecord, records: Sequence[IdRecord]) -> Counter[str]:
@@ -96,7 +105,7 @@ def _sections(records: Sequence[IdRecord], heading: str) -> list[str]:
             cause = Verdict("finding", finding.text, finding.kind).cause[1].replace(record.id, "")
             found[kind_of(finding)][record.suite, finding.rule, cause].append((record, finding))
     lines: list[str] = []
-    for kind in [*KINDS, *_OTHERS.values()]:
+    for kind in _columns(records):
         if kind in found:
             causes = sorted(found[kind].values(), key=lambda one: (one[0][0].suite, -len(one)))
             lines += [f"{heading}# {_TITLES[kind]}", "\n".join(map(_item, causes))]
@@ -109,7 +118,12 @@ def _item(found: Sequence[tuple[IdRecord, Finding]]) -> str:
     ids = list(dict.fromkeys(one.id for one, _ in found))
     shown = ", ".join(f"`{one}`" for one in ids[:_SHOWN_IDS])
     more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
-    what = f"`{finding.rule}`" if finding.kind == "broken" else f"`{finding.rule}` with {finding.moves} moves"
+    kit = finding.rule.startswith(PREFIX)
+    what = (
+        f"`{finding.rule}`"
+        if finding.kind == "broken" or kit
+        else f"`{finding.rule}` with {finding.moves} moves"
+    )
     text = f"- **{record.suite}**, {what}: {_plain(finding.text)} ({shown}{more})"
     return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import fnmatch
 import os
 import queue
+import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.os_support.file_lock import file_lock
 from envweave_gym.testing.atlas.id_probe import DEADLINE_S, IdProbe, IdRecord
+from envweave_gym.testing.atlas.kit_probe import KIT, try_kit
 from envweave_gym.testing.atlas.prober import Ended, Prober, json_printed
 from envweave_gym.testing.atlas.script_composition import RULES, Api
 
@@ -36,6 +39,8 @@ class Suite(msgspec.Struct, frozen=True):
     python: str
     modules: tuple[str, ...] = ()
     """Modules whose import registers IDs, beside the top-level modules of the distributions."""
+    kit: Mapping[str, Any] | None = None
+    """Arguments with which ``make`` gives the suite's environments to the conformance kit; ``None`` leaves it out."""
 
 
 class SuiteRecord(msgspec.Struct, frozen=True):
@@ -144,9 +149,14 @@ def survey(
         atlas.add(
             SuiteRecord(suite.name, listed.versions, len(listed.ids), len(chosen), listed.failed_imports)
         )
-        left = [one for one in chosen if (suite.name, *one[:2]) not in atlas.ids]
+        left = [one for one in chosen if not _is_done(atlas, suite, one)]
         report(f"{suite.name}: {len(listed.ids)} IDs, {len(chosen)} chosen, {len(left)} to be tried")
-        _probe_all(atlas, suite, listed.imports, left, jobs, deadline_s, rules, report)
+        _probe_all(atlas, _Plan(suite, listed.imports, deadline_s, rules), left, jobs, report)
+
+
+def _is_done(atlas: Atlas, suite: Suite, which: _Id) -> bool:
+    record = atlas.ids.get((suite.name, *which[:2]))
+    return record is not None and (suite.kit is None or KIT in record.outcomes or bool(record.unavailable))
 
 
 def _list_ids(suite: Suite) -> _Listed:
@@ -178,16 +188,9 @@ def _chosen(ids: Sequence[_Id], patterns: Sequence[str], limit: int | None) -> l
 
 
 def _probe_all(
-    atlas: Atlas,
-    suite: Suite,
-    imports: Sequence[str],
-    ids: Sequence[_Id],
-    jobs: int,
-    deadline_s: float,
-    rules: Sequence[str],
-    report: Callable[[str], None],
+    atlas: Atlas, plan: _Plan, ids: Sequence[_Id], jobs: int, report: Callable[[str], None]
 ) -> None:
-    """Probe the IDs in threads, each with a process of its own in the suite's Python; raise the first failure."""
+    """Probe the IDs in threads, each with processes of its own; raise the first failure."""
     waiting: queue.SimpleQueue[_Id] = queue.SimpleQueue()
     for one in ids:
         waiting.put(one)
@@ -195,10 +198,10 @@ def _probe_all(
     stopped = threading.Event()
 
     def work() -> None:
-        prober = Prober(suite.python, [*_PRELOADED, *imports])
+        worker = _Worker(plan)
         try:
             while not stopped.is_set():
-                record = _probed(prober, suite, waiting.get_nowait(), imports, deadline_s, rules)
+                record = worker.record(*waiting.get_nowait())
                 atlas.add(record)
                 report(_line_of(record))
         except queue.Empty:
@@ -207,7 +210,7 @@ def _probe_all(
             failures.append(error)
             stopped.set()
         finally:
-            prober.close()
+            worker.close()
 
     threads = [threading.Thread(target=work, name=f"atlas-{n}") for n in range(min(jobs, len(ids)))]
     for thread in threads:
@@ -221,21 +224,56 @@ def _probe_all(
         raise failures[0]
 
 
-def _probed(
-    prober: Prober,
-    suite: Suite,
-    which: _Id,
-    imports: Sequence[str],
-    deadline_s: float,
-    rules: Sequence[str],
-) -> IdRecord:
-    api, env_id, module = which
+class _Plan(msgspec.Struct, frozen=True):
+    suite: Suite
+    imports: Sequence[str]
+    deadline_s: float
+    rules: Sequence[str]
 
-    def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
-        return prober.run(script, deadline_s, fresh=fresh, module=module)
 
-    probe = IdProbe(suite.name, api, env_id, imports=imports, run=run, deadline_s=deadline_s, rules=rules)
-    return probe.record()
+class _Worker:
+    """A process in the suite's Python, and one in this Python for the kit; one thread uses it."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+        self._prober = Prober(plan.suite.python, [*_PRELOADED, *plan.imports])
+        ours = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        self._kit = Prober(sys.executable, ["envweave_gym.testing"], ours)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._prober.close()
+        self._kit.close()
+
+    def record(self, api: Api, env_id: str, module: str) -> IdRecord:
+        """Try the rules on an ID, and then the kit unless it is left out."""
+
+        def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+            try:
+                return self._prober.run(script, deadline_s, fresh=fresh, module=module)
+            except NotAvailable:  # it died, perhaps of the module
+                return self._prober.run(script, deadline_s, fresh=True)
+
+        plan = self._plan
+        probe = IdProbe(
+            *(plan.suite.name, api, env_id),
+            imports=plan.imports,
+            run=run,
+            deadline_s=plan.deadline_s,
+            rules=plan.rules,
+        )
+        record = probe.record()
+        return (
+            record if plan.suite.kit is None or record.unavailable else self._with_kit(record, plan.suite.kit)
+        )
+
+    def _with_kit(self, record: IdRecord, kwargs: Mapping[str, Any]) -> IdRecord:
+        name = ":".join([*self._plan.imports[:1], record.id]) if record.api == "gym" else record.id
+        given = kwargs if record.api == "gym" else {**kwargs, "api": record.api}
+        outcome, findings = try_kit(name, given, self._kit.run, self._plan.deadline_s)
+        return msgspec.structs.replace(
+            record, outcomes={**record.outcomes, KIT: outcome}, findings=record.findings + findings
+        )
 
 
 def _line_of(record: IdRecord) -> str:
