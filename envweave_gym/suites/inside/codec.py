@@ -180,9 +180,9 @@ class Packer:
         if self._exact:
             because = f" ({why})" if why else ""
             raise NoForm(
-                f"{_shown(value)[:80]} of type {type(value).__name__} cannot be sent to another process{because}"
+                f"{shown(value)[:80]} of type {type(value).__name__} cannot be sent to another process{because}"
             )
-        return _text(_shown(value)[:_MAX_TEXT_CHARS])
+        return _text(shown(value)[:_MAX_TEXT_CHARS])
 
 
 def _text(value: str) -> Any:
@@ -195,7 +195,8 @@ def _text(value: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return the ``repr`` of a value without memory addresses, or its type if its ``repr`` raises."""
     if isinstance(value, (list, tuple, set, frozenset, Mapping)):  # whose repr may be longer than memory
         return f"<{type(value).__name__} of {len(value)}>"
     try:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Callable
 
 from . import codec
 
 _PACKAGES = ("gymnasium", "gym")
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _HARMLESS_ATTRIBUTES = {
     *("__init__", "__repr__", "__module__", "__doc__", "__annotations__", "__parameters__", "__orig_bases__"),
     *("__firstlineno__", "__static_attributes__", "__annotations_cache__", "__annotate_func__"),
@@ -31,7 +29,7 @@ def space_to_data(space: Any) -> dict[str, Any]:
     return {
         "type": "Foreign",
         "class": f"{type(space).__module__}:{type(space).__qualname__}",
-        "repr": _ADDRESS.sub("", repr(space)),
+        "repr": codec.shown(space),
         "shape": None if shape is None else [int(one) for one in shape],
         "dtype": None if dtype is None else codec.np.dtype(dtype).str,
         "base": base,

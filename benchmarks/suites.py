@@ -1,0 +1,197 @@
+"""Suites with contradictory pins, each in a virtual environment of its own, stepped by one process.
+
+    python -m benchmarks suites [NAME…]
+
+Each row: megabytes of the environment, seconds of the install (0 if it was installed), seconds from ``make`` to the
+first observation with a warm cache, and microseconds a step: the environment's own in its Python, and what a step
+over the socket adds to it. Installs need the network and ``ENVWEAVE_INSTALL=1``.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import envweave_gym
+from envweave_gym.core.faults import EnvweaveError
+from envweave_gym.registry.in_suites import with_inside
+from envweave_gym.suites.virtual_environments import interpreter_of, is_installed
+
+STEPS = 300
+ATARI_TARGET_US, TARGET_US, START_TARGET_S = 150, 100, 1.5
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    env_id: str
+    requirements: tuple[str, ...]
+    python: str | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+SUITES = [
+    Suite("gymnasium 0.28", "CartPole-v1", ("gymnasium==0.28.1", "numpy<2")),
+    Suite("gymnasium 0.29", "Acrobot-v1", ("gymnasium==0.29.1", "numpy<2")),
+    Suite("gymnasium 1.0", "MountainCar-v0", ("gymnasium==1.0.0",)),
+    Suite("gymnasium 1.1 toy text", "Taxi-v3", ("gymnasium==1.1.1",)),
+    Suite("gym 0.26", "CartPole-v1", ("gym==0.26.2", "numpy<2")),
+    Suite("gym 0.23", "CartPole-v1", ("gym==0.23.1", "numpy<1.24")),
+    Suite("gym 0.22", "MountainCar-v0", ("gym==0.22.0", "numpy<1.24")),
+    Suite("box2d", "LunarLander-v3", ("gymnasium[box2d]==1.2.0",)),
+    Suite("ale-py", "ALE/Pong-v5", ("ale-py==0.12.1", "gymnasium==1.3.0")),
+    Suite("ale-py old", "ALE/Breakout-v5", ("ale-py==0.10.1", "gymnasium==1.0.0", "numpy<2")),
+    Suite("minigrid", "MiniGrid-Empty-5x5-v0", ("minigrid==3.2.0",)),
+    Suite("minigrid old", "MiniGrid-Empty-5x5-v0", ("minigrid==2.3.1", "gymnasium==0.29.1", "numpy<2")),
+    Suite("highway-env", "highway-v0", ("highway-env==1.12.1",)),
+    Suite("nle", "NetHackScore-v0", ("nle==1.3.0",)),
+    Suite("mo-gymnasium", "deep-sea-treasure-v0", ("mo-gymnasium==1.3.2",), kwargs={"reward": "sum"}),
+    Suite("mujoco", "Hopper-v5", ("gymnasium[mujoco]==1.2.0", "mujoco==3.3.0")),
+    Suite("robotics", "FetchReach-v4", ("gymnasium-robotics==1.4.2",)),
+    Suite("vizdoom", "VizdoomBasic-v1", ("vizdoom==1.3.2",)),
+    Suite("lbforaging", "Foraging-8x8-2p-1f-v3", ("lbforaging==2.0.0",), kwargs={"reward": "sum"}),
+    Suite("crafter", "crafter:Env", ("crafter==1.8.3", "gym==0.26.2", "numpy<2")),
+    Suite("procgen2", "procgen2:procgen-coinrun-v0", ("procgen2==0.10.7",)),
+    Suite("mpe2", "mpe2/simple_spread_v3", ("mpe2==1.1.1",)),
+    Suite(
+        "pettingzoo 1.24", "classic/rps_v2", ("pettingzoo[classic]==1.24.3", "gymnasium==0.29.1", "numpy<2")
+    ),
+]
+
+
+def main(names: list[str]) -> None:
+    print(
+        "| suite | size, MB | install, s | start, s | own step, us | added, us |\n|---|---|---|---|---|---|"
+    )
+    chosen = [one for one in SUITES if not names or any(name in one.name for name in names)]
+    opened: list[tuple[Suite, Any]] = []
+    for suite in chosen:
+        try:
+            env, row = measured(suite)
+        except EnvweaveError as error:
+            print(f"| {suite.name} | {' '.join(str(error).split())[:160]} | | | | |", flush=True)
+            continue
+        opened.append((suite, env))
+        print(f"| {suite.name}: {', '.join(suite.requirements)} | {' | '.join(row)} |", flush=True)
+    print(f"\n{len(opened)} suites open in one process: {together(opened)}")
+    for _, env in opened:
+        env.close()
+
+
+def measured(suite: Suite) -> tuple[Any, list[str]]:
+    wanted = with_inside(suite.requirements)
+    installed, began = is_installed(wanted, python=suite.python), time.monotonic()
+    interpreter = interpreter_of(wanted, python=suite.python, what=suite.name)
+    install_s = 0.0 if installed else time.monotonic() - began
+    folder = interpreter.parent.parent
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+    make(suite).close()  # compiles, and fills the disk cache
+    starts: list[float] = []
+    for _ in range(3):
+        began = time.monotonic()
+        env = make(suite)
+        env.reset(seed=0)
+        starts.append(time.monotonic() - began)
+        env.close()
+    env = make(suite)
+    here = step_us(env)
+    own = own_step_us(suite, interpreter)
+    added = "" if own is None else f"{here - own:.0f}"
+    return env, [
+        f"{size:.0f}",
+        f"{install_s:.1f}",
+        f"{min(starts):.2f}",
+        "" if own is None else f"{own:.0f}",
+        added,
+    ]
+
+
+def make(suite: Suite) -> Any:
+    return envweave_gym.make(
+        suite.env_id,
+        backend="venv",
+        requirements=list(suite.requirements),
+        python=suite.python,
+        **suite.kwargs,
+    )
+
+
+def step_us(env: Any) -> float:
+    """The median time of a step with random actions, in microseconds."""
+    times: list[float] = []
+    env.reset(seed=0)
+    is_game = hasattr(env, "possible_agents")
+    for _ in range(STEPS):
+        if is_game:
+            action: Any = {agent: env.action_space(agent).sample() for agent in env.agents}
+        else:
+            action = env.action_space.sample()
+        began = time.perf_counter()
+        result = env.step(action)
+        times.append(time.perf_counter() - began)
+        if (is_game and not env.agents) or (not is_game and (result[2] or result[3])):
+            env.reset()
+    return statistics.median(times) * 1e6
+
+
+OWN = """
+import sys, time, statistics
+sys.path.insert(0, sys.argv[1])
+import inside.find_environment as find
+from inside.hosted import hosted
+env = hosted(find.find_and_make(find.Wanted(sys.argv[2], {}, None, sys.argv[4:])), None).env
+env.reset(seed=0)
+times = []
+if hasattr(env, "possible_agents"):
+    sample = lambda: {one: env.action_space(one).sample() for one in env.agents}
+else:
+    sample = env.action_space.sample
+for _ in range(int(sys.argv[3])):
+    action = sample()
+    began = time.perf_counter()
+    result = env.step(action)
+    times.append(time.perf_counter() - began)
+    if (hasattr(env, "possible_agents") and not env.agents) or (not hasattr(env, "possible_agents") and (result[2] or result[3])):
+        env.reset()
+print(statistics.median(times) * 1e6)
+"""
+
+
+def own_step_us(suite: Suite, interpreter: Path) -> float | None:
+    """The same in the suite's own Python, without any socket."""
+    folder = Path(envweave_gym.__file__).parent / "suites"
+    names = [one.partition("=")[0].partition("<")[0].partition("[")[0] for one in suite.requirements]
+    words = [interpreter, "-c", OWN, str(folder), suite.env_id, str(STEPS), *names]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        print(done.stderr.strip()[-300:], file=sys.stderr)
+        return None
+    return float(done.stdout.split()[-1])
+
+
+def together(opened: list[tuple[Suite, Any]]) -> str:
+    """Step all suites in turn, and say how many steps that were a second."""
+    steps, began = 0, time.monotonic()
+    for _ in range(50):
+        for _, env in opened:
+            if hasattr(env, "possible_agents"):
+                if not env.agents:
+                    env.reset()
+                env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+            else:
+                result = env.step(env.action_space.sample())
+                if result[2] or result[3]:
+                    env.reset()
+            steps += 1
+    return f"{steps} steps in turn, {steps / (time.monotonic() - began):.0f} a second"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("ENVWEAVE_INSTALL", "0")
+    main(sys.argv[1:])
