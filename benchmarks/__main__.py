@@ -17,6 +17,7 @@ NAMES = (
     "tinker_throughput",
     "remote",
     "openenv",
+    "suites",
     "docker",
     "ray",
     "sandbox",

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,9 @@ SUITES = [
     Suite("gymnasium 1.0", "MountainCar-v0", ("gymnasium==1.0.0",)),
     Suite("gymnasium 1.1 toy text", "Taxi-v3", ("gymnasium==1.1.1",)),
     Suite("gym 0.26", "CartPole-v1", ("gym==0.26.2", "numpy<2")),
-    Suite("gym 0.23", "CartPole-v1", ("gym==0.23.1", "numpy<1.24")),
-    Suite("gym 0.22", "MountainCar-v0", ("gym==0.22.0", "numpy<1.24")),
-    Suite("box2d", "LunarLander-v3", ("gymnasium[box2d]==1.2.0",)),
+    Suite("gym 0.23", "CartPole-v1", ("gym==0.23.1", "numpy<1.24", "pygame")),
+    Suite("gym 0.22", "MountainCar-v0", ("gym==0.22.0", "numpy<1.24", "pygame")),
+    Suite("box2d", "LunarLander-v3", ("gymnasium[box2d]==1.3.0",)),
     Suite("ale-py", "ALE/Pong-v5", ("ale-py==0.12.1", "gymnasium==1.3.0")),
     Suite("ale-py old", "ALE/Breakout-v5", ("ale-py==0.10.1", "gymnasium==1.0.0", "numpy<2")),
     Suite("minigrid", "MiniGrid-Empty-5x5-v0", ("minigrid==3.2.0",)),
@@ -65,7 +66,7 @@ SUITES = [
 ]
 
 
-def main(names: list[str]) -> None:
+def main(names: Sequence[str] = ()) -> None:
     print(
         "| suite | size, MB | install, s | start, s | own step, us | added, us |\n|---|---|---|---|---|---|"
     )
@@ -157,7 +158,7 @@ for _ in range(int(sys.argv[3])):
     began = time.perf_counter()
     result = env.step(action)
     times.append(time.perf_counter() - began)
-    if (hasattr(env, "possible_agents") and not env.agents) or (not hasattr(env, "possible_agents") and (result[2] or result[3])):
+    if not env.agents if hasattr(env, "possible_agents") else result[2] or result[3]:
         env.reset()
 print(statistics.median(times) * 1e6)
 """

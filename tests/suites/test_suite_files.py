@@ -32,9 +32,8 @@ def suite(name: str, *requirements: str, **fields: Any) -> Suite:
 def test_suites_are_added_and_removed_and_all_other_lines_stay(offline: Path):
     add_suite(suite("first", "filed==1.0", ids=("Filed*",)))
     file = user_file()
-    file.write_text(
-        f"# mine\nother = 1\n\n{file.read_text()}\n# about the second\n[suites.second]\nrequirements = ['a']\n"
-    )
+    second = "# about the second\n[suites.second]\nrequirements = ['a']\n"
+    file.write_text(f"# mine\nother = 1\n\n{file.read_text()}\n{second}")
     add_suite(suite("third", python="3.11"))
     assert [*known_suites()] == ["first", "second", "third"]
     remove_suite(known_suites()["first"])
@@ -120,13 +119,13 @@ def test_a_project_names_suites_for_everybody_in_it(offline: Path):
         "[suites.toy]\nrequirements = ['filed==2.0', './package']\nids = ['Toy*']\n"
     )
     Path("inner").mkdir()
+    Path("package").mkdir()
+    Path("package/setup.py").write_text("")
     os.chdir("inner")
     found = suite_of("toys:Toy-v0")
     assert found is not None
     assert found.requirements == ("filed==2.0", "./package")
     with pytest.raises(NotAvailable, match=r"suite 'toy' of .*envweave\.toml.*envweave suites add toy$"):
-        (Path("..") / "package").mkdir()
-        (Path("..") / "package" / "setup.py").write_text("")
         envweave_gym.make("Toy-v0", backend="venv")
 
 
