@@ -129,7 +129,10 @@ class KuhnTrainer(Trainer):
                 reply = [*prompts.encode(word), *prompts.end]
                 future = policies.sampler_of(situation.agent).logprobs(situation.prompt, reply)
                 pending.append((situation, len(reply), future))
-        chances = [math.exp(sum(self.connection.result(future)[-length:])) for _, length, future in pending]
+        chances = [
+            math.exp(sum(self.connection.result(future, "probabilities")[-length:]))
+            for _, length, future in pending
+        ]
         bets, legal = dict[str, float](), 1.0
         for index in range(0, len(pending), 2):
             passing, betting = chances[index], chances[index + 1]

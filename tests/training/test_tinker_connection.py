@@ -121,6 +121,30 @@ def test_statuses_that_a_restart_mends_are_a_lost_server(status: int, kind: type
         Unopened("http://127.0.0.1:9").result(failed)
 
 
+def test_a_local_server_that_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch):
+    class Local:
+        restarts = 0
+
+        def restart(self) -> None:
+            self.restarts += 1
+
+    connection, local = Unopened("http://127.0.0.1:9"), Local()
+    connection.local = local  # pyright: ignore[reportAttributeAccessIssue]
+    connection.service = None
+    sessions: list[Any] = [ServerLost("gone again"), "a session"]
+
+    def opened(*_: Any) -> Any:
+        if isinstance(found := sessions.pop(0), Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("envweave_gym.training.tinker.connection.POLL_S", 0.01)
+    monkeypatch.setattr(connection, "_answers", lambda: local.restarts > 0)
+    monkeypatch.setattr(connection, "_new_service", opened)
+    connection.reconnect(20.0, print)
+    assert (local.restarts, connection.service) == (1, "a session")
+
+
 class Clock:
     now = 0.0
 

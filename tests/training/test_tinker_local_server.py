@@ -15,6 +15,7 @@ from absent import needs_module
 from tinker_servers import ARGUMENTS
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.training.tinker import local_server
 from envweave_gym.training.tinker.local_server import LocalServer
 
 OWNER = """
@@ -90,6 +91,14 @@ def test_a_server_whose_start_is_interrupted_is_closed(tmp_path: Path, monkeypat
     assert pids[0] is not None
     assert not is_there(pids[0])
     assert caught.tb is not None  # which references the server
+
+
+def test_a_start_that_takes_longer_than_expected_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines: list[str] = []
+    monkeypatch.setattr(local_server, "EXPECTED_STARTUP_S", 0.01)
+    with LocalServer(*ARGUMENTS, folder=tmp_path, report=lines.append) as server:
+        assert server.is_running
+    assert [line.partition(";")[0] for line in lines] == ["waiting for the local Tinker server to start"]
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path):

@@ -127,7 +127,8 @@ class Trainer:
             there_are = " and ".join(LOCAL_MODELS)
             raise InvalidArgument(f"--local has no model {shown(name)}; there are {there_are}")
         arguments = [LOCAL_MODELS[name], *["--deterministic"] * self.options.deterministic]
-        return opening.enter_context(LocalServer(*arguments, folder=self.options.folder / "checkpoints"))
+        folder = self.options.folder / "checkpoints"
+        return opening.enter_context(LocalServer(*arguments, folder=folder, report=self._report))
 
     def _rollouts(self, opening: contextlib.ExitStack, arguments: dict[str, Any]) -> Rollouts:
         """Return a pool of environments, of which the first is made now, to see what it is."""

@@ -10,16 +10,18 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.process_local import in_forked_child
 
 STARTUP_S = 180.0
 """Time to start; the first start of a machine trains the tiny base model."""
+EXPECTED_STARTUP_S = 10.0
+"""A start that takes longer is reported."""
 GRACE_S = 3.0
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _LAST_LINES = 20
@@ -28,11 +30,19 @@ _LAST_LINES = 20
 class LocalServer:
     """The program ``python -m envweave_gym_server.tinker`` with a key of its own; use it as a context manager."""
 
-    def __init__(self, *arguments: str, folder: str | Path | None = None, wait: bool = True) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        folder: str | Path | None = None,
+        wait: bool = True,
+        report: Callable[[str], Any] | None = None,
+    ) -> None:
         """Start the server with further ``arguments`` of its command line.
 
-        Checkpoints go to ``folder``, by default a temporary one that :meth:`close` deletes.
+        Checkpoints go to ``folder``, by default a temporary one that :meth:`close` deletes. A start that takes long is
+        reported.
         """
+        self._report = report
         self._scratch = None if folder else tempfile.TemporaryDirectory(prefix="envweave-tinker-")
         self.folder = Path(folder or getattr(self._scratch, "name", ""))
         self.api_key = f"tml-local-{secrets.token_hex(16)}"
@@ -105,7 +115,11 @@ class LocalServer:
 
     def wait(self) -> None:
         """Wait until the server listens; raise ``NotAvailable`` with its last lines if it ended instead."""
-        self._ready.wait(STARTUP_S)
+        if not self._ready.wait(EXPECTED_STARTUP_S) and self._report is not None:
+            self._report(
+                "waiting for the local Tinker server to start; its first start trains the tiny base model"
+            )
+        self._ready.wait(STARTUP_S - EXPECTED_STARTUP_S)
         if self._port and self.is_running:
             return
         self.end()

@@ -156,5 +156,7 @@ def _stops(params: SamplingParams, eos: frozenset[int]) -> tuple[frozenset[int],
         return eos, ()
     given = [params.stop] if isinstance(params.stop, str) else params.stop
     strings = tuple(one for one in given if isinstance(one, str))
+    if "" in strings:
+        raise BadInput("a stop string is empty, which ends every reply at once; leave it out")
     tokens = frozenset(one for one in given if isinstance(one, int))
     return (tokens | eos if strings else tokens), strings

@@ -216,6 +216,7 @@ REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
         "of datum 0 has 1 entries, but the row has 5 tokens",
     ),
     "reply without tokens": (sample_of(prompt([3]), max_tokens=0), tinker.BadRequestError, "max_tokens"),
+    "empty stop": (sample_of(prompt([3]), stop=["w", ""]), tinker.BadRequestError, "stop string is empty"),
     "top_p": (sample_of(prompt([3]), top_p=0.0), tinker.BadRequestError, "top_p"),
     "asset to sample": (sample_of(ASSET), tinker.BadRequestError, "image_asset_pointer"),
     "name of nothing to train": (
