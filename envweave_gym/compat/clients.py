@@ -92,6 +92,11 @@ class TypedClient(Generic[ActionType, ObservationType]):
         kwargs.setdefault("on_fault", "raise")  # remote environments truncate by default
         self._where = base_url or wanted
         self._is_openenv = base_url is not None and is_openenv(base_url, kwargs.get("token"))
+        if self._is_openenv and env_id is not None:
+            raise InvalidArgument(
+                f"{type(self).__name__}: {self._where} is a server of OpenEnv, which has one environment; leave "
+                f"env_id={shown(env_id)} out"
+            )
         self._env: gym.Env[Any, Any] = (
             _openenv(self._where, kwargs) if self._is_openenv else self._ours(base_url, wanted, kwargs)
         )

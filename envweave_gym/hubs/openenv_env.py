@@ -50,7 +50,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
 
     def __init__(
         self,
-        url: str,
+        url: str = "",
         *,
         token: str | None = None,
         call_deadline: float = _CALL_DEADLINE_S,
@@ -78,7 +78,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         for name, text in {"tag": tag, "project": project or ""}.items():
             if not isinstance(text, str):
                 raise InvalidArgument(f"{ID}: {name}={shown(text)} is no text")
-        self._where = OpenEnvName.parse(ID, url)
+        self._where = OpenEnvName.parse(f"{ID}: url", url)
         self._start: dict[str, Any] = {
             "use_docker": use_docker,
             "tag": tag,
@@ -101,13 +101,12 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         self.action_space, self.observation_space = self._actions.space, self._observations.space
 
     def _codecs(self, *, is_typed: bool) -> tuple[Codec, Codec]:
-        server = self._running_server()
-        deadline = time.monotonic() + self._call_deadline
-        found = None
+        server, found = self._running_server(), None
         if is_typed:
+            deadline = time.monotonic() + self._call_deadline
             found = fetch_schema(server.url, self._headers(), deadline, server.direct_address)
         if found is None:  # of no interest, or of a server without schemas
-            self._connected(deadline)  # so that a wrong URL is refused here
+            self._connected()  # so that a wrong URL is refused here
             return any_object(), any_object()
         try:
             actions = action_codec(found.get("action"), messages.SKIPPED)
@@ -148,12 +147,13 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
             self._server.ensure()
         return self._server
 
-    def _connected(self, deadline: float) -> OpenEnvSession:
+    def _connected(self) -> OpenEnvSession:
         """Return the session, or open one if there is none or it is lost."""
         session = self._session
         if session is None or session.is_lost:
             server = self._running_server()
             self._session = None
+            deadline = time.monotonic() + self._call_deadline  # which a start of the server does not use up
             session = OpenEnvSession(server.url, self._headers(), deadline, server.direct_address)
             self._session = session
         return session
@@ -173,9 +173,9 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         if "seed" in data:
             raise InvalidArgument(f"{ID}: the seed of a reset is no option; give reset(seed=…)")
         data["seed"] = chosen
-        deadline = time.monotonic() + self._call_deadline
         sent = {**data, **{name: one.reveal() for name, one in self._secrets.items()}}
-        session = self._connected(deadline)
+        session = self._connected()
+        deadline = time.monotonic() + self._call_deadline
         try:
             seen = self._observed(session, session.call(messages.RESET, sent, deadline))
         except EnvweaveError as error:

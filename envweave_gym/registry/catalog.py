@@ -274,6 +274,7 @@ CARDS = [
         doc="Any environment of an OpenEnv server, image or Space: url='openenv://host:port'.",
         gym="envweave_gym.hubs.openenv_env:OpenEnvClientEnv",
         kwargs={"on_fault": "truncate"},
+        nondeterministic=True,
         proxy=True,
         concurrent=True,
     ),

@@ -156,6 +156,11 @@ def test_a_client_of_a_users_own_takes_the_json() -> None:
         assert (result.observation["count"], result.reward, result.done) == (3, 3.0, True)
 
 
+def test_an_id_is_for_servers_of_ours() -> None:
+    with openenv_server() as server, pytest.raises(ew.InvalidArgument, match="leave env_id='x' out"):
+        TypedClient[Any, Any](server.url, env_id="x")
+
+
 def test_a_lost_session_raises_and_is_never_a_fresh_episode() -> None:
     with openenv_server() as server, TypedClient[Any, Any](server.url) as env:
         env.reset()
