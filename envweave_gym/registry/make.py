@@ -68,7 +68,8 @@ def make(
     - ``api`` is ``"gym"``, ``"aec"`` or ``"parallel"``; games are parallel by default.
     - ``autoreset=True`` lets the step after the end of a single environment's episode reset it.
     - ``backend`` says where it runs: ``"inproc"`` (the default), ``"subprocess"``, ``"docker"``,
-      ``"kubernetes"``, ``"ray"``, the URL of a server, or a list of URLs.
+      ``"kubernetes"``, ``"ray"``, the URL of a server, or a list of URLs. ``"venv"`` makes an ID of another package
+      in a virtual environment of its own, with ``requirements=`` or ``suite=`` (see ``docs/suites.md``).
     - ``max_steps`` (or ``max_episode_steps``) truncates its episodes, ``on_fault`` says what becomes of its
       exceptions and ``reset_deadline`` how long a failing reset is tried again (see
       :class:`envweave_gym.wrappers.RequestStream`).

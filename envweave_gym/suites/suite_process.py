@@ -118,7 +118,7 @@ class SuiteProcess:
             reply = self._replies.pop(number)
         kind, result, *details = reply
         if kind:
-            _raise(self._name, kind, result, *details)
+            _raise(self._name, method, kind, result, *details)
         return result
 
     def _store_reply(self, deadline: float) -> None:
@@ -189,7 +189,7 @@ class SuiteProcess:
         self._child.forget()
 
 
-def _raise(name: str, kind: str, reason: str, cause: str = "", trace: str = "") -> NoReturn:
+def _raise(name: str, method: str, kind: str, reason: str, cause: str = "", trace: str = "") -> NoReturn:
     """Raise the exception of an error reply, with the traceback of the suite's process as a note."""
     if kind in _KINDS:
         named = reason if reason.startswith(name) else f"{name}: {reason}"
@@ -197,7 +197,7 @@ def _raise(name: str, kind: str, reason: str, cause: str = "", trace: str = "") 
     elif kind == "ImportFailed":
         error = NotAvailable(f"{name}: its suite cannot be imported: {cause}: {' '.join(reason.split())}")
     else:
-        error = crash(cause, reason)
+        error = crash(cause, f"{name}: {cause}: {reason}" if method == "make" else reason)
         if type(error) is EnvironmentCrashed:  # not a built-in exception, whose type is lost here
             error = EnvironmentCrashed(f"{cause}: {reason}")
             error.cause = cause
