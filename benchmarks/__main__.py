@@ -23,6 +23,7 @@ NAMES = (
     "sandbox",
     "hostile",
     "waiting",
+    "hub",
     "gsm8k",
     "swebench_loc",
     "swebench",
