@@ -19,7 +19,7 @@ from stub_program import stub_package
 import envweave_gym
 from envweave_gym import messages_of, parse_action, state_of
 from envweave_gym.core.faults import EnvironmentCrashed, InvalidAction, InvalidArgument
-from envweave_gym.hubs import hub_env
+from envweave_gym.hubs import hub_env, hub_team, prime
 
 Make = Callable[..., Any]
 
@@ -274,3 +274,42 @@ def test_the_spaces_hold_what_is_returned_and_rendering_shows_the_chat(make: Mak
     assert "Guess 0" in env.render()
     for _ in range(20):
         assert env.action_space.sample() in env.action_space
+
+
+def test_rows_of_a_vector_have_programs_of_their_own(stub: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hub_env, "find_installed", lambda hub_id: stub)
+    vector = envweave_gym.make("envweave/Hub-v0", num_envs=2, hub_id="acme/guess")
+    try:
+        observations, _ = vector.reset(seed=[1, 1], options=None)
+        assert observations[0] == observations[1]
+        _, rewards, terminated, _, _ = vector.step([observations[0][0]["content"][6], "none"])
+        assert (rewards.tolist(), terminated.tolist()) == ([1.0, 0.0], [True, False])
+    finally:
+        vector.close()
+    assert programs() == []
+
+
+@pytest.mark.parametrize("api", ["parallel", "aec"])
+def test_a_package_with_one_role_is_a_game_if_that_is_asked_for(
+    stub: Any, monkeypatch: pytest.MonkeyPatch, api: Any
+):
+    for module in (hub_team, prime):
+        monkeypatch.setattr(module, "find_installed", lambda hub_id: stub)
+    game = envweave_gym.make("prime://acme/guess", api=api, env_args={"rows": 1})
+    try:
+        game.reset(seed=0)
+        assert game.agents == ["agent"]
+        if api == "parallel":
+            _, rewards, terminated, _, infos = game.step({"agent": "0"})
+            assert (rewards, terminated) == ({"agent": 1.0}, {"agent": True})
+            assert infos["agent"]["stop"] == "solved"
+        else:
+            game.step("5")
+            twin = copy.deepcopy(game)
+            for one in (game, twin):
+                one.step("0")
+                assert one.rewards == {"agent": 0.5}
+            twin.close()
+    finally:
+        game.close()
+    assert programs() == []

@@ -170,6 +170,31 @@ class PairEnv(vf.Env[PairEnvConfig]):
 """
 """A package of the second generation whose two agents answer at the same time, and get different rewards."""
 
+V1_SHELL_SOURCE = """
+import verifiers.v1 as vf
+
+__all__ = ["ShellTaskset", "ShellEnv"]
+
+
+class ShellTask(vf.Task[vf.TaskData, vf.State, vf.TaskConfig]):
+    pass
+
+
+class ShellTaskset(vf.Taskset[ShellTask, vf.TasksetConfig]):
+    def load(self):
+        yield ShellTask(vf.TaskData(idx=0, prompt="Fix it."), self.config.task)
+
+
+class ShellConfig(vf.EnvConfig):
+    agent: vf.AgentConfig = vf.AgentConfig(harness={"id": "bash"})
+
+
+class ShellEnv(vf.Env[ShellConfig]):
+    async def run(self, task, agents):
+        await agents.agent.run(task)
+"""
+"""A package of the second generation that names a harness with a shell."""
+
 LOADED_SOURCE = """
 import verifiers as vf
 from datasets import load_dataset

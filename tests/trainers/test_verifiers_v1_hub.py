@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from hub_evaluations import KEY, answering
-from hub_wheels import V1_SOURCE
 from prime_hub import PrimeHub, serving
 
 from envweave_gym.cli import main
@@ -54,7 +53,7 @@ def test_the_command_prime_takes_the_stand_in_for_the_hub(tmp_path: Path):
 
         listed = json.loads(prime("list", "--output", "json").stdout)
         assert [row["environment"] for row in listed["environments"]] == ["acme/tiny-env"]
-        assert "0.2.0" in prime("info", "acme/tiny-env").stdout
+        assert "The environment tiny-env" in prime("info", "acme/tiny-env").stdout
         assert "0.1.0" in prime("version", "list", "acme/tiny-env").stdout
         done = prime("install", "acme/tiny-env@0.1.0")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -65,7 +64,6 @@ def test_the_command_prime_takes_the_stand_in_for_the_hub(tmp_path: Path):
         text=True,
     )
     assert shown.stdout == "1\n"
-    assert V1_SOURCE
 
 
 def evaluated(
@@ -118,11 +116,7 @@ def test_an_exported_game_gives_each_role_its_return(tmp_path: Path, monkeypatch
     words = ["--name", "kuhn", "--out", str(tmp_path / "kuhn")]
     assert main(["export", "verifiers", "envweave/KuhnPoker-v0", *words]) == 0
     roles = [f"player_{n}" for n in range(2)]
-    options = [
-        word
-        for role in roles
-        for word in (f"--env.{role}.harness.id".replace("_", "-", 0), "envweave_harness")
-    ]
+    options = [word for role in roles for word in (f"--env.{role}.harness.id", "envweave_harness")]
     episodes = evaluated(
         "kuhn", tmp_path, lambda model, messages: "bet", monkeypatch, "--env.taskset.num-tasks", "2", *options
     )
