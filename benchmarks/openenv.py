@@ -12,12 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import psutil
+
 from benchmarks.remote import PEER_PYTHON, PEERS, Peer, free_port, our_server, running, wait_for
 from benchmarks.rounds import show
 
-ROUNDS = 9
+ROUNDS = 7
 PROGRAM = str(PEERS / "openenv_echo.py")
-CASES = {"one client, sync": "sync {url} 3000", "32 sessions, async": "sessions {url} 32 300"}
+CASES = {"one client, sync": ("sync {url} 3000", 3000), "32 sessions, async": ("sessions {url} 32 200", 6400)}
+"""The line for the client, and the number of its steps."""
 WARM_UP = "sync {url} 500"
 
 
@@ -29,29 +32,46 @@ def main() -> None:
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with (
-        our_server("--protocol", "openenv", "envweave/Echo-v0") as (ours, _),
-        running(python, PROGRAM, "serve", str(port), **quiet),
+        our_server("--protocol", "openenv", "envweave/Echo-v0") as (ours, our_pid),
+        running(python, PROGRAM, "serve", str(port), **quiet) as theirs,
         running(python, PROGRAM, "client", **pipes) as client,
     ):
         wait_for(port)
         peer = Peer(client)
-        urls = {"ours": ours, "openenv": f"http://127.0.0.1:{port}"}
-        for url in urls.values():
+        servers = {"ours": (ours, our_pid), "openenv": (f"http://127.0.0.1:{port}", theirs.pid)}
+        for url, _ in servers.values():
             peer.measure(WARM_UP.format(url=url))
-        rows = [_row(name, partial(_measure, peer, case), urls) for name, case in CASES.items()]
+        rows = [_row(name, partial(_measure, peer, *case), servers) for name, case in CASES.items()]
     show("OpenEnv: steps a second by openenv's own client", rows)
 
 
-def _measure(peer: Peer, case: str, url: str) -> float:
-    return peer.measure(case.format(url=url))
+def _cpu_s(pid: int) -> float:
+    """The CPU seconds of a process and its children so far."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
 
 
-def _row(name: str, measure: Callable[[str], float], urls: dict[str, str]) -> dict[str, Any]:
-    """Medians of both servers, and the median of the ratios of neighbours, in which a busy machine matters less."""
-    rates: dict[str, list[float]] = {server: [] for server in urls}
+def _measure(peer: Peer, case: str, steps: int, server: tuple[str, int]) -> tuple[float, float]:
+    """Steps a second, and the microseconds of CPU that the server took for each."""
+    url, pid = server
+    before = _cpu_s(pid)
+    rate = peer.measure(case.format(url=url))
+    return rate, (_cpu_s(pid) - before) / steps * 1e6
+
+
+Measure = Callable[[tuple[str, int]], tuple[float, float]]
+
+
+def _row(name: str, measure: Measure, servers: dict[str, tuple[str, int]]) -> dict[str, Any]:
+    """Medians of both servers, and of the ratios of neighbours, in which a busy machine matters less."""
+    rates: dict[str, list[float]] = {server: [] for server in servers}
+    costs: dict[str, list[float]] = {server: [] for server in servers}
     for number in range(ROUNDS):
-        for server in sorted(urls, reverse=number % 2 == 0):
-            rates[server].append(measure(urls[server]))
+        for server in sorted(servers, reverse=number % 2 == 0):
+            rate, cost = measure(servers[server])
+            rates[server].append(rate)
+            costs[server].append(cost)
     ratios = sorted(our / theirs for our, theirs in zip(rates["ours"], rates["openenv"], strict=True))
     return {
         "clients": name,
@@ -60,6 +80,8 @@ def _row(name: str, measure: Callable[[str], float], urls: dict[str, str]) -> di
         "ratio": statistics.median(ratios),
         "lowest": ratios[0],
         "highest": ratios[-1],
+        "our CPU us": statistics.median(costs["ours"]),
+        "openenv CPU us": statistics.median(costs["openenv"]),
     }
 
 
