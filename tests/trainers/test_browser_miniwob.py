@@ -105,3 +105,9 @@ def test_a_language_model_clicks_in_browsergym(example: Any):
     after = example("browsergym_click")
     assert (after["reward"], after["terminated"]) == (1.0, True)
     assert ew.messages_of(after["info"]) == []
+    elsewhere = ew.make("browsergym.miniwob:browsergym/miniwob.click-test-2", backend="subprocess")
+    try:
+        assert elsewhere.reset(seed=1)[0]["goal"] == after["observation"]["goal"]
+        assert elsewhere.step(after["reply"])[1:3] == (1.0, True)
+    finally:
+        elsewhere.close()

@@ -19,6 +19,7 @@ import gymnasium as gym
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.testing import check_all
 
 ID = "envweave/GEM-v0"
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore::SyntaxWarning")]
@@ -125,3 +126,7 @@ def test_a_server_plays_the_same_episode():
 
 def test_the_example_of_the_docs_guesses_the_number(example: Any):
     assert example("gem_episode")["reward"] == 1.0
+
+
+def test_the_conformance_kit_finds_nothing():
+    assert check_all(ID)["same_seed_same_trace"] == "passed"

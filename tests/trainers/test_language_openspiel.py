@@ -18,6 +18,7 @@ from pettingzoo.test import api_test
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.envs.language.open_spiel import OpenSpiel
+from envweave_gym.testing import check_all
 
 ID = "envweave/OpenSpiel-v0"
 pytestmark = pytest.mark.trainers
@@ -135,3 +136,7 @@ def test_pettingzoo_accepts_the_game_and_a_server_plays_it():
 
 def test_the_example_of_the_docs_makes_a_move(example: Any):
     assert example("open_spiel_game")["game"].agent_selection == "player_1"
+
+
+def test_the_conformance_kit_finds_nothing():
+    assert check_all(ID, game="kuhn_poker")["same_seed_same_trace"] == "passed"

@@ -18,6 +18,7 @@ import gymnasium as gym
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.testing import check_all
 
 ID = "envweave/ReasoningGym-v0"
 pytestmark = [
@@ -133,3 +134,7 @@ def test_the_example_of_the_docs_asks_and_scores(example: Any):
     after = example("reasoning_gym_task")
     assert after["terminated"]
     assert after["score"] == float(after["info"]["expected"] == "12")
+
+
+def test_the_conformance_kit_finds_nothing():
+    assert check_all(ID)["same_seed_same_trace"] == "passed"

@@ -14,6 +14,7 @@ import pettingzoo
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.testing import check_all
 
 ID = "envweave/TextArena-v0"
 # Games whose modules are compiled in a test show their invalid escapes.
@@ -26,7 +27,7 @@ def played(seed: int, replies: list[str], **kwargs: Any) -> list[tuple[str, str]
     game.reset(seed=seed)
     for reply in replies:
         observation, _, terminated, truncated, _ = game.last()
-        seen.append((game.agent_selection, observation))
+        seen.append((game.agent_selection, observation["prompt"]))
         game.step(None if terminated or truncated else reply)
         if not game.agents:
             break
@@ -56,7 +57,7 @@ def test_messages_are_what_is_new_and_only_their_agent_sees_them():
     assert "You are Player 0" in first["content"]
     assert "You are Player 1" in second["content"]
     assert "You are Player 0" not in third["content"]
-    assert game.observe("player_0") == first["content"] + third["content"]
+    assert game.observe("player_0") == {"prompt": first["content"] + third["content"]}
 
 
 @pytest.mark.parametrize("game", ["Poker-v0", "LiarsDice-v0", "KuhnPoker-v0", "Sokoban-v0"])
@@ -78,7 +79,7 @@ def test_two_games_at_once_do_not_disturb_each_other():
     two.reset(seed=4)
     seen: list[tuple[str, str]] = []
     for _ in range(8):
-        seen.append((one.agent_selection, one.last()[0]))
+        seen.append((one.agent_selection, one.last()[0]["prompt"]))
         two.step("[call]" if two.agents and not any(two.terminations.values()) else None)
         one.step("[call]")
     assert seen == alone
@@ -132,7 +133,7 @@ def test_a_missing_reward_is_an_error_and_no_zero(monkeypatch: pytest.MonkeyPatc
     game.reset(seed=1)
     for move in ("[0]", "[4]", "[1]", "[5]"):
         game.step(move)
-    with pytest.raises(RuntimeError, match="without a reward for player_1"):
+    with pytest.raises(RuntimeError, match="None as the reward of player_1"):
         game.step("[2]")
 
 
@@ -157,5 +158,9 @@ def test_the_example_of_the_docs_plays_a_game(example: Any):
 def test_coming_from_textarena(example: Any):
     before, after = example("textarena_before"), example("textarena_after")
     assert after["rewards"] == {f"player_{player}": reward for player, reward in before["rewards"].items()}
-    assert after["observation"] == before["observation"]
+    assert after["observation"] == {"prompt": before["observation"]}
     assert after["infos"]["player_1"]["reason"] == before["infos"][1]["reason"]
+
+
+def test_the_conformance_kit_finds_nothing():
+    assert check_all(ID, game="LiarsDice-v0")["pickling_continues_the_episode"] == "passed"

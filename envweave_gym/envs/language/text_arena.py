@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+from gymnasium.spaces import Dict
+
 from envweave_gym.core.arguments import call
 from envweave_gym.core.config import configured
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, nearest, need, shown
@@ -27,9 +30,9 @@ _PLAYER_COUNTS_TO_TRY = range(1, MAX_PLAYERS + 1)
 class TextArena(TurnBasedGame):
     """A game of TextArena: the agents ``player_0``, ``player_1``, … write texts in turn.
 
-    The observation is the text of the game's own observation wrapper for the agent's last turn. What is new in it is
-    also emitted as a message that the agent alone sees. Rewards come with the last step, and so do ``role``,
-    ``reason``, ``turn_count`` and ``invalid_move`` in the infos.
+    The observation has ``"prompt"``, the text of the game's own observation wrapper for the agent's last turn. What is
+    new in it is also emitted as a message that the agent alone sees. Rewards come with the last step, and so do
+    ``role``, ``reason``, ``turn_count`` and ``invalid_move`` in the infos.
     """
 
     name = _NAME
@@ -51,7 +54,7 @@ class TextArena(TurnBasedGame):
         self._players = _players_of(config, self._generators)
         self.possible_agents = [f"player_{i}" for i in range(self._players)]
         self.observation_spaces: dict[str, Any] = {
-            agent: Unicode(MAX_OBSERVATION) for agent in self.possible_agents
+            agent: Dict({"prompt": Unicode(MAX_OBSERVATION)}) for agent in self.possible_agents
         }
         self.action_spaces: dict[str, Any] = {agent: Unicode(MAX_REPLY) for agent in self.possible_agents}
         self.agents: list[str] = []
@@ -91,16 +94,19 @@ class TextArena(TurnBasedGame):
 
     def _finish(self, rewards: Any, infos: Any) -> None:
         for player, agent in enumerate(self.possible_agents):
-            if rewards is None or player not in rewards:
-                game = shown(self._config.game)
-                raise RuntimeError(f"{_NAME}: game={game} has ended without a reward for {agent}")
-            self.rewards[agent] = float(rewards[player])
+            paid = (rewards or {}).get(player)
+            if not isinstance(
+                paid, int | float | np.number
+            ):  # some games set the reason in place of the reward
+                game = self._config.game
+                raise RuntimeError(f"{_NAME}: {game} has ended with {shown(paid)} as the reward of {agent}")
+            self.rewards[agent] = float(paid)
             self.infos[agent] = jsonable(infos.get(player, {}))
         self.terminations = dict.fromkeys(self.possible_agents, True)
 
-    def observe(self, agent: str) -> str:
-        """Return the text of the agent's last turn; an empty one before its first."""
-        return self._texts[agent]
+    def observe(self, agent: str) -> dict[str, str]:
+        """Return the text of the agent's last turn as ``"prompt"``; an empty one before its first."""
+        return {"prompt": self._texts[agent]}
 
     def picture(self) -> str:
         """Return the text of the agent whose turn it is."""
@@ -109,6 +115,24 @@ class TextArena(TurnBasedGame):
     def episode_state(self) -> dict[str, Any]:
         """Return the name of the game and the number of players."""
         return {"game": self._config.game, "players": self._players}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # TextArena's wrappers cannot be unpickled: they look attributes up in an env that they do not have yet.
+        wrapper = need("textarena", "language", _NAME).Wrapper
+        wrappers: list[tuple[type[Any], dict[str, Any]]] = []
+        game: Any = self._game
+        while isinstance(game, wrapper):
+            wrappers.append((type(game), {name: one for name, one in vars(game).items() if name != "env"}))
+            game = vars(game)["env"]
+        return {**vars(self), "_game": (wrappers, game)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        wrappers, game = state["_game"]
+        for kind, own in reversed(wrappers):
+            wrapped = kind.__new__(kind)
+            vars(wrapped).update(own, env=game)
+            game = wrapped
+        vars(self).update(state, _game=game)
 
 
 def _game_of(config: TextArenaConfig) -> Any:
