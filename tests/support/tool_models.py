@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,19 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 STEPS = 100
 
 
-def save_letter_caller(folder: Path, chat_template: str, tools: list[Any], instruction: str) -> None:
-    """Train a model for some seconds to answer ``pick B`` with a call of ``act`` with any letter, and save it."""
+def call_of_act(letter: str) -> str:
+    """The reply that calls the tool ``act`` with a letter."""
+    return f'<tool_call>\n{{"name": "act", "arguments": {{"action": "{letter}"}}}}\n</tool_call>'
+
+
+def save_letter_caller(
+    folder: Path,
+    chat_template: str,
+    tools: list[Any],
+    instruction: str,
+    call: Callable[[str], str] = call_of_act,
+) -> None:
+    """Train a model for some seconds to answer ``pick B`` with a tool call with any letter, and save it."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,7 +35,7 @@ def save_letter_caller(folder: Path, chat_template: str, tools: list[Any], instr
         blank.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, tokenize=False)
         for prompt in prompts
     ]
-    tokenizer = small_tokenizer([*texts, *map(_call, "ABCD")], chat_template)
+    tokenizer = small_tokenizer([*texts, *map(call, "ABCD")], chat_template)
     openings = [tokenizer.encode(text) for text in texts]
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -41,7 +53,7 @@ def save_letter_caller(folder: Path, chat_template: str, tools: list[Any], instr
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(STEPS):
         rows = [
-            [draws.choice(openings), tokenizer.encode(_call(draws.choice("ABCD")) + SPECIAL[2])]
+            [draws.choice(openings), tokenizer.encode(call(draws.choice("ABCD")) + SPECIAL[2])]
             for _ in range(8)
         ]
         loss = _loss(model, rows)
@@ -51,10 +63,6 @@ def save_letter_caller(folder: Path, chat_template: str, tools: list[Any], instr
     model.generation_config.eos_token_id = 2
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _call(letter: str) -> str:
-    return f'<tool_call>\n{{"name": "act", "arguments": {{"action": "{letter}"}}}}\n</tool_call>'
 
 
 def small_tokenizer(texts: list[str], chat_template: str) -> Any:
