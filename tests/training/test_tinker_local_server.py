@@ -93,17 +93,14 @@ def test_a_server_whose_start_is_interrupted_is_closed(tmp_path: Path, monkeypat
     assert caught.tb is not None  # which references the server
 
 
-def test_a_start_that_takes_longer_than_expected_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_cannot_start_says_why_and_one_that_takes_long_is_waited_for_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     lines: list[str] = []
     monkeypatch.setattr(local_server, "EXPECTED_STARTUP_S", 0.01)
-    with LocalServer(*ARGUMENTS, folder=tmp_path, report=lines.append) as server:
-        assert server.is_running
-    assert [line.partition(";")[0] for line in lines] == ["waiting for the local Tinker server to start"]
-
-
-def test_a_server_that_cannot_start_says_why(tmp_path: Path):
     with pytest.raises(NotAvailable, match=r"did not start: .*no model at /nowhere"):
-        LocalServer("--model", "local/x=/nowhere", folder=tmp_path)
+        LocalServer("--model", "local/x=/nowhere", folder=tmp_path, report=lines.append)
+    assert [line.partition(";")[0] for line in lines] == ["waiting for the local Tinker server to start"]
 
 
 def test_the_output_of_the_process_before_does_not_make_a_restarted_server_ready(tmp_path: Path):

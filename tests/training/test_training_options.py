@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from absent import needs_module
 
+from envweave_gym.core.faults import UnknownEnvironment
 from envweave_gym.training import codefix, kuhn, lineworld
-from envweave_gym.training.options import CommonOptions, parse_options
+from envweave_gym.training.options import CommonOptions, parse_options, run_demo
 
 KINDS = [lineworld.Options, kuhn.Options, codefix.Options]
 BAD = [math.nan, math.inf, -math.inf, -1.0]
@@ -32,6 +33,32 @@ def test_every_number_of_every_demo_is_finite_and_in_range(
         line = capsys.readouterr().err.splitlines()[-1]
         assert f"error: {flag} {value} is out of range; give a finite number >" in line
     assert getattr(parse_options(kind, "", [f"{flag}=0.5"]), name) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--episodes=x"], "argument --episodes: invalid int value: 'x'"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["--episodes"], "argument --episodes: expected one argument"),
+        (["--backend=inproc", "--docker-image=x"], "--docker-image 'x' is for a --backend"),
+    ],
+)
+def test_a_refused_option_is_one_line(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        parse_options(lineworld.Options, "", words)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert printed.startswith(f"error: {problem}")
+
+
+def test_an_unknown_environment_is_wrong_usage_in_one_line(capsys: pytest.CaptureFixture[str]):
+    def train(options: Any) -> None:
+        raise UnknownEnvironment("there is no environment no/Such-v0")
+
+    assert run_demo(train, None) == 2
+    assert capsys.readouterr().err == "error: there is no environment no/Such-v0\n"
 
 
 def test_a_number_beyond_all_floats_is_refused():
