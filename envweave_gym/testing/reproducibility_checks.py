@@ -18,6 +18,7 @@ from envweave_gym.testing.subject import (
     Form,
     NotApplicable,
     Subject,
+    TracesDiffer,
     refuse,
     translated,
 )
@@ -42,7 +43,7 @@ def expect_same(one: Trace, other: Trace, what: str, advice: str) -> None:
     __tracebackhide__ = True
     difference = first_difference(one, other)
     if difference is not None:
-        refuse(f"{what}: {difference}", advice)
+        raise TracesDiffer(f"{what}: {difference}; {advice}")
 
 
 def check_same_seed_same_trace(subject: Subject) -> None:

@@ -27,12 +27,23 @@ from envweave_gym.testing import (
     vector_checks,
     vector_misuse_checks,
 )
-from envweave_gym.testing.subject import RAISED, ConformanceError, NotApplicable, Subject, subject_of
+from envweave_gym.testing.subject import (
+    RAISED,
+    ConformanceError,
+    NotApplicable,
+    Subject,
+    TracesDiffer,
+    subject_of,
+)
 
 _CHECKERS = tuple(
     str(Path(package.__file__ or "").parent) + os.sep for package in (envweave_gym, gymnasium, pettingzoo)
 )
 """Folders of the packages that call environments, in which an exception's line does not identify its cause."""
+
+SAME_SEED = "same_seed_same_trace"
+"""Check on which all other comparisons of episodes rest."""
+_UNREPRODUCIBLE = ("one seed plays differently",)
 
 Check = Callable[[Subject], Any]
 PASSED = "passed"
@@ -102,7 +113,10 @@ def check_all(name: str, /, *, start_methods: tuple[str, ...] | None = None, **k
 
 
 class Failures:
-    """The checks that failed, grouped by cause: the same exception raised in the same line."""
+    """The checks that failed, grouped by cause: the same exception raised in the same line.
+
+    Where one seed plays differently, later comparisons of episodes fail for that cause.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -113,6 +127,8 @@ class Failures:
         """Record a failure; return the name of the check that first failed for the same cause, or ``None``."""
         self.count += 1
         causes = causes_of(error)
+        if isinstance(error, TracesDiffer) and (rule == SAME_SEED or _UNREPRODUCIBLE in self._known):
+            causes.append(_UNREPRODUCIBLE)
         number = next((self._known[one] for one in causes if one in self._known), len(self._found))
         self._known |= dict.fromkeys(causes, number)
         if number == len(self._found):  # texts, as the exception would keep the environments alive

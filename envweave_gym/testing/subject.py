@@ -39,6 +39,10 @@ class ConformanceError(AssertionError):
     """Raised when the environment breaks a rule; the text names the rule, the step and the remedy."""
 
 
+class TracesDiffer(ConformanceError):
+    """Raised when two traces that must be equal differ: the first difference is in the text."""
+
+
 class NotApplicable(Exception):
     """Raised when a check does not concern this environment; the text gives the reason."""
 

@@ -348,6 +348,18 @@ def test_random_numbers_from_which_nothing_follows_are_no_failure_if_seeds_reach
         testing.check_different_seeds_differ(local(strangers.SeedsWithConstant))
 
 
+def test_comparisons_of_episodes_fail_for_the_cause_that_one_seed_plays_differently() -> None:
+    failures = testing.runs.Failures()
+    cause = testing.subject.TracesDiffer("one seed differs")
+    assert failures.add("spec_survives_json", testing.subject.TracesDiffer("its spec differs")) is None
+    assert failures.add("same_seed_same_trace", cause) is None
+    assert (
+        failures.add("render_changes_nothing", testing.subject.TracesDiffer("rendered"))
+        == "same_seed_same_trace"
+    )
+    assert failures.add("close_twice", ConformanceError("another cause")) is None
+
+
 def test_copies_of_ids_of_other_packages_are_advice(registered: None) -> None:
     gym.register("broken/Anew-v0", entry_point="broken_envs:StartsAnew")
     became = check_all("broken/Anew-v0")

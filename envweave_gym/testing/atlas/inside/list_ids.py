@@ -27,6 +27,8 @@ def modules_of(name: str) -> list[str]:
 
 def module_of(entry_point: Any) -> str:
     """Return the module of an entry point: a string, or an object."""
+    while hasattr(entry_point, "func"):  # functools.partial, which is of no package
+        entry_point = entry_point.func
     path = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
     return path.partition(":")[0]
 
