@@ -1,7 +1,7 @@
 """Servers of OpenEnv's own package in one process, run in a venv that has it: ``python openenv_peer.py FD``.
 
 ``/counter`` adds up; ``/echo``, ``/tools``, ``/coding`` and ``/repl`` have the models of the environments of those
-names. Each takes ten sessions, pings every second and hangs up three seconds later.
+names. Each takes ten sessions, pings every two seconds and hangs up eight seconds later.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def main(listener: int) -> None:
     app = FastAPI()
     for kind, models in KINDS.items():
         app.mount(f"/{kind}", create_fastapi_app(*models, max_concurrent_envs=10))
-    uvicorn.run(app, fd=listener, log_level="error", ws_ping_interval=1.0, ws_ping_timeout=3.0)
+    uvicorn.run(app, fd=listener, log_level="error", ws_ping_interval=2.0, ws_ping_timeout=8.0)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def test_a_full_server_has_room_again_as_soon_as_one_is_closed(counter: str) -> 
 def test_an_idle_session_outlives_the_pings_of_its_server(counter: str) -> None:
     with ew.make(counter) as env:
         env.reset(seed=1)
-        time.sleep(6.0)  # the server would have hung up; there is no event for what does not happen
+        time.sleep(11.0)  # the server would have hung up; there is no event for what does not happen
         assert env.step(delta(1))[0]["text"] == "☃"
 
 
@@ -189,6 +189,14 @@ def test_the_repl(peer: Peer) -> None:
         assert env.state().final_answer == "42"
 
 
+def test_coming_from_openenv(peer: Peer, example: Any) -> None:
+    url = f"{peer.url}/counter"
+    before, after = example("openenv_before", url=url), example("openenv_after", url=url)
+    result = before["result"]
+    assert after["observation"]["count"].tolist() == [result.observation["count"]] == [1]
+    assert (after["reward"], after["terminated"]) == (result.reward, result.done) == (1.0, False)
+
+
 def test_a_server_that_dies(peer: Peer, counter: str) -> None:
     """The last test, as it kills the server of all."""
     with ew.make(counter, reset_deadline=0) as env:
@@ -199,11 +207,3 @@ def test_a_server_that_dies(peer: Peer, counter: str) -> None:
         seen, reward, _, truncated, info = env.step(delta(1))
         assert (seen["text"], reward, truncated, info["fault"].kind) == ("☃", 0.0, True, "lost")
         assert env.reset(seed=1)[1]["fault"].kind == "lost"
-
-
-def test_coming_from_openenv(peer: Peer, example: Any) -> None:
-    url = f"{peer.url}/counter"
-    before, after = example("openenv_before", url=url), example("openenv_after", url=url)
-    result = before["result"]
-    assert after["observation"]["count"].tolist() == [result.observation["count"]] == [1]
-    assert (after["reward"], after["terminated"]) == (result.reward, result.done) == (1.0, False)
