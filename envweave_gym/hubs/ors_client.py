@@ -18,6 +18,7 @@ from envweave_gym.core.faults import InvalidArgument, SessionLost, shown
 from envweave_gym.core.secret_reference import Secret
 from envweave_gym.hubs.ors_messages import Block, Problem, Split, TaskCount, ToolReply, Tools, ToolSpec
 from envweave_gym.net.http import HttpConnection, Response
+from envweave_gym.os_support.process_local import Owner
 
 _T = TypeVar("_T")
 
@@ -40,6 +41,7 @@ class OrsClient:
         self._connection = HttpConnection(self.url)
         self._headers = {"X-API-Key": token.reveal()} if token else {}
         self._session: str | None = None
+        self._owner = Owner()
 
     def environments(self) -> list[str]:
         """Return the names of the server's environments; the first is its default."""
@@ -61,7 +63,7 @@ class OrsClient:
         lines.close()
         if session is None:
             raise OrsRefused(f"{self.url} answers /create_session without the id of a session")
-        self._session = session
+        self._session, self._owner = session, Owner()
         self._post("/create", {"env_name": env, "split": split, "index": index}, dict[str, Any])
         path = f"/{quote(env, safe='')}"
         prompt = self._get(f"{path}/prompt", list[Block])
@@ -82,7 +84,7 @@ class OrsClient:
     def end(self) -> None:
         """Delete the session, if there is one; the server deletes one that it does not hear of after 15 minutes."""
         session, self._session = self._session, None
-        if session is None:
+        if session is None or not self._owner.is_here():  # a forked child leaves its parent's session alone
             return
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         headers = {**self._headers, "X-Session-ID": session, "Content-Type": "application/json"}

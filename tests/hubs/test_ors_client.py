@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,19 @@ def test_an_episode_and_the_end_of_its_session():
         assert env.step({"name": "act", "input": {}})[:4] == ("Hello.", 0.5, True, False)
         env.close()
         assert [one for one in seen if "delete" in one] == ["POST /delete s1", "POST /delete_session s1"]
+
+
+def test_a_forked_child_leaves_the_session_of_its_parent_alone():
+    with serving(GOOD) as (url, seen):
+        env = ew.make(ID, url=url)
+        env.reset(seed=1)
+        if (child := os.fork()) == 0:
+            env.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not [one for one in seen if "delete" in one]
+        assert env.step({"name": "act", "input": {}})[1] == 0.5
+        env.close()
 
 
 BAD_AT_MAKE: list[tuple[str, Any]] = [
