@@ -10,7 +10,6 @@ import numpy as np
 from envweave_gym.core.arguments import check_render_mode
 from envweave_gym.core.config import configured
 from envweave_gym.core.faults import InvalidArgument, ResetNeeded, shown
-from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.stream import Event, metrics
 from envweave_gym.hubs.agent_chat import AgentChat, Chat, as_text
@@ -128,7 +127,6 @@ class HubEnv(gym.Env[Any, Any], Emitter):
             "tasks": self._session.tasks,
             "hub_id": str(package.hub_id),
             "sha256": package.sha256,
-            "agent": AGENT,
         }
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from envweave_gym.core.arguments import call, check_render_mode
@@ -117,7 +118,7 @@ class HubTeam(TurnBasedGame):
             self.rewards[agent] = reward
             self.truncations[agent], self.terminations[agent] = truncated, not truncated
             self.infos[agent] = {"index": self._index, **self._chats[agent].info(), **info}
-            self.emit(*events)
+            self.emit(*(msgspec.structs.replace(event, to=(agent,)) for event in events))
 
     def observe(self, agent: str) -> Chat:
         """Return the chat of the agent's last call, with its reply."""
