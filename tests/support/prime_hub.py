@@ -166,7 +166,10 @@ def serving(hub: PrimeHub) -> Iterator[PrimeHub]:
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
