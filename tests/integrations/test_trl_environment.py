@@ -10,6 +10,8 @@ import pytest
 
 import envweave_gym
 from envweave_gym.core.faults import FaultStorm, InvalidAction, InvalidArgument
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.message import message
 from envweave_gym.integrations.trl import ToolEnvironment, environment_factory, seed_dataset
 
 
@@ -141,3 +143,29 @@ def test_games_are_refused():
 def test_a_data_set_without_rows_or_with_negative_seeds_is_refused(wrong: dict[str, int]):
     with pytest.raises(InvalidArgument, match=list(wrong)[-1]):
         seed_dataset(**wrong)
+
+
+class Forgetting(Emitter, gym.Env[str, str]):
+    """Writes each text in place of those before it."""
+
+    observation_space = action_space = envweave_gym.Unicode(64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.emit(message("user", "the board at first"))
+        return "", {}
+
+    def step(self, action: str) -> Any:
+        self.emit(message("user", f"the board after {action}", replace=True))
+        return "", 1.0, action == "end", False, {}
+
+
+def test_a_history_that_begins_anew_is_read_as_a_whole():
+    envweave_gym.register("local://forgetting-tool", factory=Forgetting)
+    environment = environment_factory("local://forgetting-tool")()
+    assert "the board at first" in environment.reset(seed=0)
+    assert [environment.act(move) for move in ("a", "b", "end")] == [
+        "the board after a",
+        "the board after b",
+        "the board after end\n\nThe episode is over.",
+    ]
