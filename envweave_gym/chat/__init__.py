@@ -8,6 +8,7 @@ from envweave_gym.chat.async_game import AsyncChatGame as AsyncChatGame
 from envweave_gym.chat.game import ChatGame as ChatGame
 from envweave_gym.chat.history import ChatHistory as ChatHistory
 from envweave_gym.chat.history import ChatMessage as ChatMessage
+from envweave_gym.chat.history import messages_since as messages_since
 from envweave_gym.chat.history import text_of as text_of
 from envweave_gym.chat.results import EpisodeLost as EpisodeLost
 from envweave_gym.chat.rules import ChatRules as ChatRules

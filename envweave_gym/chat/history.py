@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +52,12 @@ class ChatHistory:
     def answer(self, text: str) -> None:
         """Append a reply of the model."""
         self.append([{"role": "assistant", "content": text}])
+
+
+def messages_since(before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """Return the messages after the reply to those ``before``; all of them if the history has begun anew."""
+    goes_on = len(after) > len(before) and all(map(operator.is_, before, after))
+    return after[len(before) + 1 :] if goes_on else after
 
 
 def with_instruction(instruction: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -7,7 +7,6 @@ Needs the extra ``trl``; this module imports nothing of TRL.
 from __future__ import annotations
 
 import contextlib
-import operator
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import envweave_gym
-from envweave_gym.chat import ChatGame, ChatMessage, ChatRules, text_of
+from envweave_gym.chat import ChatGame, ChatMessage, ChatRules, messages_since, text_of
 from envweave_gym.chat.instructions import default_instruction
 from envweave_gym.chat.results import fault_from
 from envweave_gym.core.arguments import check_int
@@ -74,7 +73,7 @@ class ToolEnvironment:
         before = game.messages(AGENT)
         try:
             game.reply(AGENT, str(action))
-            turn, new = game.take_turn(AGENT), _text(_added(before, game.messages(AGENT)))
+            turn, new = game.take_turn(AGENT), _text(messages_since(before, game.messages(AGENT)))
         except Exception as error:  # noqa: BLE001 - TRL would show it to the model, and score the episode
             self._lose(error)
             return OVER
@@ -160,12 +159,6 @@ def _class_of(env_id: str, tool: str | None) -> type[ToolEnvironment]:
     Named.act.__doc__ = f"{tool or first}\n{rest}"
     Named.__name__ = "".join(part for part in env_id.rpartition("/")[2] if part.isalnum())
     return Named
-
-
-def _added(before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-    """Return the messages after a reply that was given to those ``before``: all, if the history has begun anew."""
-    goes_on = len(after) > len(before) and all(map(operator.is_, before, after))
-    return after[len(before) + 1 :] if goes_on else after
 
 
 def _text(messages: Sequence[ChatMessage]) -> str:

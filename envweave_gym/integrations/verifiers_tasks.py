@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.chat import AsyncChatGame, ChatGame, ChatMessage, ChatRules, Ending, EpisodeLost, text_of
+from envweave_gym.chat import (
+    AsyncChatGame,
+    ChatGame,
+    ChatMessage,
+    ChatRules,
+    Ending,
+    EpisodeLost,
+    messages_since,
+    text_of,
+)
 from envweave_gym.core.faults import need
 from envweave_gym.registry.make import make
 
@@ -86,15 +95,16 @@ class Episodes:
             system = "\n".join(text_of(one) for one in messages if one["role"] == "system")
             own_task = task.with_data(system_prompt=system or None)
             async with agent.interaction(own_task) as conversation:
-                read = 0
+                new = messages
                 while ending is None:
-                    segment = await conversation.turn(_text_since(messages, read))
+                    segment = await conversation.turn(_text(new))
                     if segment.terminated:  # a limit of the library
                         await game.give_up(role)
                         break
                     turn = await game.reply(role, segment.last_reply)
                     total, ending = total + turn.reward, turn.ending
-                    read, messages = len(messages) + 1, game.messages(role)
+                    before, messages = messages, game.messages(role)
+                    new = [*messages_since(before, messages)]
             if ending is Ending.OTHERS:
                 raise EpisodeLost(f"{self.env_id}: {role} was not to blame for the end of its episode")
             over = True
@@ -105,10 +115,9 @@ class Episodes:
                 await asyncio.wrap_future(closing)
 
 
-def _text_since(messages: list[ChatMessage], read: int) -> str:
-    """Return the messages to the model from a position on as one text; all of them if the chat began anew."""
-    new = messages[read:] or messages
-    return "\n\n".join(text_of(one) for one in new if one["role"] not in ("system", "assistant"))
+def _text(messages: list[ChatMessage]) -> str:
+    """Return messages to the model as one text."""
+    return "\n\n".join(text_of(one) for one in messages if one["role"] not in ("system", "assistant"))
 
 
 def _record(trace: Any, total: float, metrics: Mapping[str, float]) -> None:
