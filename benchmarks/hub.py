@@ -41,7 +41,7 @@ def show(generation: str, requires: list[str]) -> None:
 
     name = f"sums-{generation}"
     with tempfile.TemporaryDirectory() as home, serving(PrimeHub()) as hub:
-        os.environ |= {"PRIME_API_BASE_URL": hub.url, "XDG_CONFIG_HOME": home, "XDG_CACHE_HOME": home}
+        os.environ |= {"PRIME_API_BASE_URL": hub.url, "XDG_CONFIG_HOME": home, "ENVWEAVE_SUITES": home}
         hub.publish("acme", name, "1.0.0", V0_SOURCE if generation == "v0" else V1_SOURCE, requires=requires)
         prime.install(f"acme/{name}")
         start = time.perf_counter()
@@ -53,6 +53,7 @@ def show(generation: str, requires: list[str]) -> None:
             env.reset(options={"index": 0})
             steps.append(timed(lambda: env.step("2")))
         env.close()
+        prime.remove(f"acme/{name}")
     typical, worst = statistics.median(later), max(later)
     print(
         f"| {generation} | {made:.1f} s | {first * 1000:.0f} ms | {typical * 1000:.0f} ms (at most {worst * 1000:.0f};"
