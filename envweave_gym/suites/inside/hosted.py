@@ -23,12 +23,10 @@ class Hosted:
     def describe(self) -> dict[str, Any]:
         """Return what the owner must know to stand for the environment."""
         metadata = dict(getattr(self.env, "metadata", None) or {})
-        core = getattr(self.env, "unwrapped", self.env)
         return {
             "api": self.api,
             "metadata": codec.readable(metadata),
             "render_mode": codec.readable(getattr(self.env, "render_mode", None)),
-            "name": str(core)[:200],
         }
 
     def render(self) -> Any:
