@@ -67,6 +67,8 @@ class SuiteEnv(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment; make it first if its process has ended."""
         self._forget_begun()
+        if seed is not None:
+            super().reset(seed=seed)  # the generator of this object, which checkers look at; nothing here draws
         if not self.session.is_open:
             self.session.open()
             self._observation_space = self._action_space = None

@@ -14,6 +14,8 @@ import pytest
 import envweave_gym
 from envweave_gym import NotAvailable, UnknownEnvironment
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
+from envweave_gym.testing import checks_of, subject_of
+from envweave_gym.testing.runs import name_of
 
 
 @pytest.fixture
@@ -186,3 +188,10 @@ def test_autoreset_and_unseeded_resets_go_on_with_the_generator(toy: dict[str, A
     env.reset(seed=0)
     assert isinstance(env.reset()[1]["seed"], int)
     env.close()
+
+
+@pytest.mark.parametrize("rule", ["gymnasium_api", "step_needs_reset"])
+def test_an_environment_in_a_suite_keeps_rules_of_the_kit(toy: dict[str, Any], rule: str):
+    subject = subject_of("toy/Walk-v2", start_methods=(), **toy)
+    [check] = [one for one in checks_of(subject) if name_of(one) == rule]
+    check(subject)
