@@ -68,7 +68,9 @@ class SuiteEnv(gym.Env[Any, Any]):
         """Reset the environment; make it first if its process has ended."""
         self._forget_begun()
         if seed is not None:
-            super().reset(seed=seed)  # the generator of this object, which checkers look at; nothing here draws
+            super().reset(
+                seed=seed
+            )  # the generator of this object, which checkers look at; nothing here draws
         if not self.session.is_open:
             self.session.open()
             self._observation_space = self._action_space = None

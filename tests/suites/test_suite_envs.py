@@ -190,7 +190,7 @@ def test_autoreset_and_unseeded_resets_go_on_with_the_generator(toy: dict[str, A
     env.close()
 
 
-@pytest.mark.parametrize("rule", ["gymnasium_api", "step_needs_reset"])
+@pytest.mark.parametrize("rule", ["gymnasium_api", "stream_is_well_formed"])
 def test_an_environment_in_a_suite_keeps_rules_of_the_kit(toy: dict[str, Any], rule: str):
     subject = subject_of("toy/Walk-v2", start_methods=(), **toy)
     [check] = [one for one in checks_of(subject) if name_of(one) == rule]
