@@ -121,4 +121,27 @@ def _work(row: int, make: Callable[[], gym.Env[Any, Any]], *rest: Any, **options
         pipe.recv()
         pipe.send((None, False))
         return
-    _async_worker(row, lambda: env, *rest, **options)
+    pipe, parent_pipe, shared_memory, errors, mode, *more = rest
+    if mode is AutoresetMode.NEXT_STEP and not shared_memory:
+        # Without shared memory Gymnasium's worker forgets, at a reset, that no reset is due: the next step would reset
+        # again, and its action would be lost.
+        env, mode = _NextStepAutoreset(env), AutoresetMode.DISABLED
+    _async_worker(row, lambda: env, pipe, parent_pipe, shared_memory, errors, mode, *more, **options)
+
+
+class _NextStepAutoreset(gym.Wrapper[Any, Any, Any, Any]):
+    """Resets the environment in the step after an episode's end, unless it was reset before."""
+
+    _ended = False
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self._ended = False
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self._ended:
+            observation, info = self.reset()
+            return observation, 0, False, False, info
+        result = self.env.step(action)
+        self._ended = bool(result[2] or result[3])
+        return result

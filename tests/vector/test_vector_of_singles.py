@@ -8,6 +8,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -308,3 +309,13 @@ def test_a_mask_that_is_none_masks_nothing(how: str | None) -> None:
     assert options == {"reset_mask": None}
     env.step([0, 1])
     env.close()
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_reset_after_the_end_is_the_only_one(shared_memory: bool) -> None:
+    makers = [partial(gym.make, "envweave/PickLetter-v0")] * 2
+    with closing(AsyncVector(makers, shared_memory=shared_memory)) as env:
+        for seed in range(2):
+            env.reset(seed=seed)
+            assert env.step(env.action_space.sample())[2].all(), "the step was another reset"
+        assert not env.step(env.action_space.sample())[2].any(), "this step is the reset"
