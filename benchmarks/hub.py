@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import envweave_gym
-from envweave_gym.hubs import prime
+from envweave_gym.hubs.prime import hub_packages
 from envweave_gym.programs.model_port import Call, ModelPort
 from envweave_gym.programs.reply import Reply
 
@@ -43,7 +43,7 @@ def show(generation: str, requires: list[str]) -> None:
     with tempfile.TemporaryDirectory() as home, serving(PrimeHub()) as hub:
         os.environ |= {"PRIME_API_BASE_URL": hub.url, "XDG_CONFIG_HOME": home, "ENVWEAVE_SUITES": home}
         hub.publish("acme", name, "1.0.0", V0_SOURCE if generation == "v0" else V1_SOURCE, requires=requires)
-        prime.install(f"acme/{name}")
+        hub_packages.install(f"acme/{name}")
         start = time.perf_counter()
         env: Any = envweave_gym.make(f"prime://acme/{name}")
         made = time.perf_counter() - start
@@ -53,7 +53,7 @@ def show(generation: str, requires: list[str]) -> None:
             env.reset(options={"index": 0})
             steps.append(timed(lambda: env.step("2")))
         env.close()
-        prime.remove(f"acme/{name}")
+        hub_packages.remove(f"acme/{name}")
     typical, worst = statistics.median(later), max(later)
     print(
         f"| {generation} | {made:.1f} s | {first * 1000:.0f} ms | {typical * 1000:.0f} ms (at most {worst * 1000:.0f};"

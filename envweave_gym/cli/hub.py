@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envweave_gym.cli.tables import print_json, screen_width, table
 
 if TYPE_CHECKING:
-    from envweave_gym.hubs.hub_lock import HubPackage
+    from envweave_gym.hubs.prime.hub_lock import HubPackage
 
 _EPILOG = (
     "PRIME_API_BASE_URL and PRIME_API_KEY are those of the command prime. An installed environment is made with "
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _search(args: argparse.Namespace) -> list[dict[str, str]]:
-    from envweave_gym.hubs.prime_api import PrimeApi
+    from envweave_gym.hubs.prime.prime_api import PrimeApi
 
     found, total = PrimeApi().search(args.text, args.limit)
     rows = [
@@ -87,9 +87,9 @@ def _search(args: argparse.Namespace) -> list[dict[str, str]]:
 
 
 def _info(args: argparse.Namespace) -> dict[str, str]:
-    from envweave_gym.hubs.hub_id import hub_id_of
-    from envweave_gym.hubs.hub_lock import lock_of
-    from envweave_gym.hubs.prime_api import PrimeApi
+    from envweave_gym.hubs.prime.hub_id import hub_id_of
+    from envweave_gym.hubs.prime.hub_lock import lock_of
+    from envweave_gym.hubs.prime.prime_api import PrimeApi
 
     api, hub_id = PrimeApi(), hub_id_of(args.id)
     details = api.details(hub_id)
@@ -104,21 +104,21 @@ def _info(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _install(args: argparse.Namespace) -> dict[str, str]:
-    from envweave_gym.hubs import prime
+    from envweave_gym.hubs.prime import hub_packages
 
-    return _shown(prime.install(args.id, python=args.python, project=args.project))
+    return _shown(hub_packages.install(args.id, python=args.python, project=args.project))
 
 
 def _list(args: argparse.Namespace) -> list[dict[str, str]]:
-    from envweave_gym.hubs.hub_lock import lock_of
+    from envweave_gym.hubs.prime.hub_lock import lock_of
 
     return [_shown(one) for one in lock_of(args.project).packages()]
 
 
 def _remove(args: argparse.Namespace) -> list[dict[str, str]]:
-    from envweave_gym.hubs import prime
+    from envweave_gym.hubs.prime import hub_packages
 
-    return [_shown(one) for one in prime.remove(args.id, project=args.project)]
+    return [_shown(one) for one in hub_packages.remove(args.id, project=args.project)]
 
 
 def _shown(package: HubPackage) -> dict[str, str]:

@@ -19,7 +19,7 @@ from envweave_gym.chat import ChatGame
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.spaces import Json
 from envweave_gym.core.version import __version__
-from envweave_gym.hubs.dependency_pins import LIBRARY
+from envweave_gym.hubs.prime.dependency_pins import LIBRARY
 from envweave_gym.registry.make import make
 
 _TAKEN = frozenset(

@@ -272,7 +272,7 @@ CARDS = [
     EnvCard(
         id="envweave/OpenEnv-v0",
         doc="Any environment of an OpenEnv server, image or Space: url='openenv://host:port'.",
-        gym="envweave_gym.hubs.openenv_env:OpenEnvClientEnv",
+        gym="envweave_gym.hubs.openenv.openenv_env:OpenEnvClientEnv",
         kwargs={"on_fault": "truncate"},
         nondeterministic=True,
         proxy=True,
@@ -343,8 +343,8 @@ CARDS = [
     EnvCard(
         id="envweave/ORS-v0",
         doc="An environment on a server of the Open Reward Standard: url='http://host:port'; actions call tools.",
-        gym="envweave_gym.hubs.ors_env:ORSEnv",
-        config="envweave_gym.hubs.ors_config:OrsConfig",
+        gym="envweave_gym.hubs.ors.ors_env:ORSEnv",
+        config="envweave_gym.hubs.ors.ors_config:OrsConfig",
         call_deadline=600.0,
         concurrent=True,
         nondeterministic=True,
@@ -353,9 +353,9 @@ CARDS = [
     EnvCard(
         id="envweave/Hub-v0",
         doc="An installed environment of the Prime Environments Hub, with one agent: hub_id='owner/name'.",
-        gym="envweave_gym.hubs.hub_env:HubEnv",
+        gym="envweave_gym.hubs.prime.hub_env:HubEnv",
         game="envweave/HubTeam-v0",
-        config="envweave_gym.hubs.hub_config:HubConfig",
+        config="envweave_gym.hubs.prime.hub_config:HubConfig",
         call_deadline=700.0,
         concurrent=True,
         needs="an installed package of the Prime Environments Hub",
@@ -363,8 +363,8 @@ CARDS = [
     EnvCard(
         id="envweave/HubTeam-v0",
         doc="An installed environment of the Prime Environments Hub as a game: each of its roles is an agent.",
-        aec="envweave_gym.hubs.hub_team:raw_env",
-        config="envweave_gym.hubs.hub_config:HubConfig",
+        aec="envweave_gym.hubs.prime.hub_team:raw_env",
+        config="envweave_gym.hubs.prime.hub_config:HubConfig",
         needs="an installed package of the Prime Environments Hub",
     ),
 ]

@@ -19,7 +19,7 @@ from stub_program import stub_package
 import envweave_gym
 from envweave_gym import messages_of, parse_action, state_of
 from envweave_gym.core.faults import EnvironmentCrashed, InvalidAction, InvalidArgument
-from envweave_gym.hubs import hub_env, hub_team, prime
+from envweave_gym.hubs.prime import hub_env, hub_team
 
 Make = Callable[..., Any]
 
@@ -213,7 +213,7 @@ def test_nothing_is_left_when_the_owner_is_killed(make: Make, tmp_path: Path):
 
 
 def test_the_program_sees_few_variables_and_no_secret(make: Make, monkeypatch: pytest.MonkeyPatch):
-    from envweave_gym.hubs.hub_config import HubConfig
+    from envweave_gym.hubs.prime.hub_config import HubConfig
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     monkeypatch.setenv("HF_TOKEN", "s")
@@ -293,7 +293,7 @@ def test_rows_of_a_vector_have_programs_of_their_own(stub: Any, monkeypatch: pyt
 def test_a_package_with_one_role_is_a_game_if_that_is_asked_for(
     stub: Any, monkeypatch: pytest.MonkeyPatch, api: Any
 ):
-    for module in (hub_team, prime):
+    for module in (hub_team, hub_packages):
         monkeypatch.setattr(module, "find_installed", lambda hub_id: stub)
     game = envweave_gym.make("prime://acme/guess", api=api, env_args={"rows": 1})
     try:

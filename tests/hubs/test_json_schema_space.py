@@ -17,8 +17,8 @@ from openenv_servers import SCHEMA, Talk, openenv_server
 import envweave_gym as ew
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.core.spaces import Unicode
-from envweave_gym.hubs.json_codecs import BadSchema, codec_of
-from envweave_gym.hubs.json_schema_space import JsonObject, action_codec, observation_codec
+from envweave_gym.hubs.openenv.json_codecs import BadSchema, codec_of
+from envweave_gym.hubs.openenv.json_schema_space import JsonObject, action_codec, observation_codec
 
 SIMPLE: list[tuple[dict[str, Any], Any, list[Any], list[Any]]] = [
     ({"type": "string"}, Unicode(None), ["", "a"], [1, None, "\ud800"]),

@@ -15,8 +15,8 @@ from openenv_servers import NEW, OLD, SCHEMA, OpenEnvServer, error, observing, o
 
 import envweave_gym as ew
 from envweave_gym.core.faults import EnvironmentCrashed, NotAvailable, ResetNeeded
-from envweave_gym.hubs import openenv_pings
-from envweave_gym.hubs.json_schema_space import JsonObject
+from envweave_gym.hubs.openenv import openenv_pings
+from envweave_gym.hubs.openenv.json_schema_space import JsonObject
 
 ID = "envweave/OpenEnv-v0"
 

@@ -28,7 +28,7 @@ from openenv_servers import (
 
 import envweave_gym as ew
 from envweave_gym.core.faults import AtCapacity, EnvironmentCrashed, FaultStorm, NotAvailable, SessionLost
-from envweave_gym.hubs import openenv_pings
+from envweave_gym.hubs.openenv import openenv_pings
 
 ID = "envweave/OpenEnv-v0"
 ONE = {"delta": 1}

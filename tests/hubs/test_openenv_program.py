@@ -17,8 +17,8 @@ import pytest
 
 import envweave_gym as ew
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.hubs import openenv_program
-from envweave_gym.hubs.openenv_program import OpenEnvProgram
+from envweave_gym.hubs.openenv import openenv_program
+from envweave_gym.hubs.openenv.openenv_program import OpenEnvProgram
 
 SERVER = Path(__file__).parents[1] / "support" / "openenv_in_image.py"
 UVICORN = """
@@ -96,7 +96,7 @@ def test_it_ends_with_its_killed_owner(project: Path, wait_for: Any) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from envweave_gym.hubs.openenv_program import OpenEnvProgram\n"
+        "from envweave_gym.hubs.openenv.openenv_program import OpenEnvProgram\n"
         "program = OpenEnvProgram('it', Path(sys.executable), Path(sys.argv[1]), 'my.app:app', {})\n"
         "print(program._process.pid, flush=True)\n"
         "sys.stdin.read()\n"

@@ -14,8 +14,8 @@ from stub_program import PACKAGE
 import envweave_gym
 from envweave_gym.cli import main
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.hubs import prime
-from envweave_gym.hubs.hub_lock import lock_of
+from envweave_gym.hubs.prime import hub_packages
+from envweave_gym.hubs.prime.hub_lock import lock_of
 
 GUESS = ("acme", "guess", "1.0.0", PACKAGE)
 V0 = {"requires": ["verifiers>=0.1.8"]}
@@ -30,7 +30,7 @@ def left(tmp_path: Path) -> list[str]:
 
 def test_an_installed_environment_is_made_without_a_request_and_played(hub: PrimeHub):
     hub.publish(*GUESS, **V0)
-    package = prime.install("acme/guess")
+    package = hub_packages.install("acme/guess")
     assert (package.version, package.generation, package.pins) == ("1.0.0", "v0", ("verifiers==0.3.1",))
     hub.requests.clear()
     env = envweave_gym.make("prime://acme/guess", env_args={"rows": 1})
@@ -68,12 +68,12 @@ def test_a_lock_file_installs_the_same_again_elsewhere(
     hub: PrimeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     hub.publish(*GUESS, **V0)
-    first = prime.install("acme/guess@1.0.0", project=True)
+    first = hub_packages.install("acme/guess@1.0.0", project=True)
     hub.publish("acme", "guess", "1.1.0", PACKAGE, **V0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     with pytest.raises(NotAvailable, match="not on this machine"):
         envweave_gym.make("prime://acme/guess")
-    assert prime.install("acme/guess@1.0.0") == first
+    assert hub_packages.install("acme/guess@1.0.0") == first
     rows = json.loads(Path("envweave-hub.json").read_text())["packages"]
     assert [row["version"] for row in rows] == ["1.0.0"]
 
@@ -81,10 +81,13 @@ def test_a_lock_file_installs_the_same_again_elsewhere(
 def test_a_content_hash_names_a_version_and_the_newest_is_taken_without_one(hub: PrimeHub):
     row = hub.publish(*GUESS, **V0)
     hub.publish("acme", "guess", "1.1.0", PACKAGE, **V0)
-    assert prime.install(f"acme/guess@{row['content_hash'][:8]}").version == "1.0.0"
-    assert prime.install("acme/guess").version == "1.1.0"
+    assert hub_packages.install(f"acme/guess@{row['content_hash'][:8]}").version == "1.0.0"
+    assert hub_packages.install("acme/guess").version == "1.1.0"
     assert (
-        prime.find_installed(prime.hub_id_of(f"acme/guess@{row['content_hash'][:10]}"))[0].version == "1.0.0"
+        hub_packages.find_installed(hub_packages.hub_id_of(f"acme/guess@{row['content_hash'][:10]}"))[
+            0
+        ].version
+        == "1.0.0"
     )
 
 
@@ -92,19 +95,19 @@ def test_removing_from_one_project_leaves_the_package_to_the_other(
     hub: PrimeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     hub.publish(*GUESS, **V0)
-    package = prime.install("acme/guess", project=True)
+    package = hub_packages.install("acme/guess", project=True)
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(other)
-    prime.install("acme/guess", project=True)
-    prime.remove("acme/guess")
+    hub_packages.install("acme/guess", project=True)
+    hub_packages.remove("acme/guess")
     assert package.wheel.exists()
     monkeypatch.chdir(tmp_path / "here")
-    assert prime.find_installed(prime.hub_id_of("acme/guess"))[0] == package
-    prime.remove("acme/guess")
+    assert hub_packages.find_installed(hub_packages.hub_id_of("acme/guess"))[0] == package
+    hub_packages.remove("acme/guess")
     assert not package.wheel.exists()
     with pytest.raises(NotAvailable, match="not installed"):
-        prime.remove("acme/guess")
+        hub_packages.remove("acme/guess")
 
 
 def test_the_generation_is_the_hubs_hint_or_follows_from_the_package(hub: PrimeHub):
@@ -119,15 +122,15 @@ def test_the_generation_is_the_hubs_hint_or_follows_from_the_package(hub: PrimeH
         hub.publish("acme", name, "1.0.0", source, requires=[requires], **more)
         if expected == "conflict":
             with pytest.raises(NotAvailable, match="cannot be satisfied"):
-                prime.install(f"acme/{name}")
+                hub_packages.install(f"acme/{name}")
         else:
-            assert prime.install(f"acme/{name}").generation == expected
+            assert hub_packages.install(f"acme/{name}").generation == expected
 
 
 def refused(hub: PrimeHub, tmp_path: Path, word: str, hub_id: str = "acme/guess") -> None:
     """An install is refused in one sentence with this word, and leaves nothing."""
     with pytest.raises(NotAvailable) as caught:
-        prime.install(hub_id)
+        hub_packages.install(hub_id)
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert left(tmp_path) == []
@@ -197,7 +200,7 @@ def test_a_version_with_white_space_is_that_version(hub: PrimeHub):
 
 def prime_version(hub: PrimeHub) -> str:
     hub.publish("acme", "guess", "1.0.0", PACKAGE, **V0)
-    return prime.install("acme/guess").version
+    return hub_packages.install("acme/guess").version
 
 
 def test_other_bytes_than_the_hashes_are_refused(hub: PrimeHub, tmp_path: Path):
@@ -212,11 +215,11 @@ def test_other_bytes_than_the_hashes_are_refused(hub: PrimeHub, tmp_path: Path):
 
 def test_a_version_that_was_published_again_is_refused(hub: PrimeHub):
     hub.publish(*GUESS, **V0)
-    prime.install("acme/guess")
+    hub_packages.install("acme/guess")
     hub.packages.clear()
     hub.publish("acme", "guess", "1.0.0", PACKAGE + "\n# changed\n", **V0)
     with pytest.raises(NotAvailable, match="another wheel"):
-        prime.install("acme/guess")
+        hub_packages.install("acme/guess")
 
 
 def test_names_are_not_confused(hub: PrimeHub, tmp_path: Path):
@@ -272,13 +275,13 @@ def test_a_hub_that_answers_garbage_is_one_clear_error(hub: PrimeHub, tmp_path: 
 def test_a_wrong_address_of_the_hub_is_refused(hub: PrimeHub, monkeypatch: pytest.MonkeyPatch, url: str):
     monkeypatch.setenv("PRIME_API_BASE_URL", url)
     with pytest.raises(InvalidArgument, match="PRIME_API_BASE_URL"):
-        prime.install("acme/guess")
+        hub_packages.install("acme/guess")
 
 
 def test_a_hub_that_is_down_is_one_clear_error(hub: PrimeHub, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PRIME_API_BASE_URL", "http://127.0.0.1:1")
     with pytest.raises(NotAvailable, match="cannot be reached"):
-        prime.install("acme/guess")
+        hub_packages.install("acme/guess")
 
 
 def test_the_key_goes_to_the_api_alone_and_private_packages_need_it(
@@ -298,7 +301,7 @@ def test_the_key_goes_to_the_api_alone_and_private_packages_need_it(
 def test_the_hubs_index_is_never_given_to_uv(hub: PrimeHub):
     hub.publish(*GUESS, **V0)
     hub.publish("acme", "verifiers", "0.3.1", "PLANTED = True")
-    assert prime.install("acme/guess").pins == ("verifiers==0.3.1",)
+    assert hub_packages.install("acme/guess").pins == ("verifiers==0.3.1",)
     assert "/acme/simple/verifiers/" not in [path for path, _ in hub.requests]
 
 

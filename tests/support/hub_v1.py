@@ -13,8 +13,8 @@ from hub_evaluations import KEY, answering
 from hub_interpreters import layered_interpreter
 from hub_wheels import V1_PAIR_SOURCE, V1_SHELL_SOURCE, V1_SOURCE, wheel
 
-from envweave_gym.hubs import hub_env, hub_team, prime
-from envweave_gym.hubs.hub_lock import HubPackage
+from envweave_gym.hubs.prime import hub_env, hub_packages, hub_team
+from envweave_gym.hubs.prime.hub_lock import HubPackage
 
 Make = Callable[..., Any]
 LOCAL = {"runtime": {"type": "subprocess"}}
@@ -36,7 +36,7 @@ def packages(folder: Path) -> Iterator[Make]:
         key = repr((name, make, env_args))
         if key not in made:
             with pytest.MonkeyPatch.context() as patch:
-                for module in (hub_env, hub_team, prime):
+                for module in (hub_env, hub_team, hub_packages):
                     patch.setattr(module, "find_installed", lambda hub_id: (package, interpreter))
                 made[key] = make(hub_id=f"acme/{name}", env_args=env_args)
         return made[key]

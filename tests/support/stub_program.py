@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hub_wheels import wheel
 
-from envweave_gym.hubs.hub_lock import HubPackage
+from envweave_gym.hubs.prime.hub_lock import HubPackage
 
 VERIFIERS = """
 import asyncio, importlib, json, os, sys, urllib.request

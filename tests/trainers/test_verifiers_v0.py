@@ -17,8 +17,8 @@ from hub_wheels import LOADED_SOURCE, V0_SOURCE, wheel
 from prime_hub import PrimeHub, serving
 
 import envweave_gym
-from envweave_gym.hubs import hub_env, prime
-from envweave_gym.hubs.hub_lock import HubPackage
+from envweave_gym.hubs.prime import hub_env, hub_packages
+from envweave_gym.hubs.prime.hub_lock import HubPackage
 
 pytestmark = pytest.mark.trainers
 
@@ -143,7 +143,7 @@ def test_a_package_of_the_hub_is_installed_and_played_with_the_real_library(
     with serving(PrimeHub()) as hub:
         monkeypatch.setenv("PRIME_API_BASE_URL", hub.url)
         hub.publish("acme", "vf-sums", "1.0.0", V0_SOURCE, requires=["verifiers>=0.1.8", "datasets>=3.0"])
-        package = prime.install("acme/vf-sums")
+        package = hub_packages.install("acme/vf-sums")
     assert package.generation == "v0"
     assert [pin for pin in package.pins if pin.startswith("verifiers==")] == ["verifiers==0.3.1"]
     env = envweave_gym.make("prime://acme/vf-sums")
@@ -151,4 +151,4 @@ def test_a_package_of_the_hub_is_installed_and_played_with_the_real_library(
         assert played(env, right, 2)[0] == 1.125
     finally:
         env.close()
-        prime.remove("acme/vf-sums")
+        hub_packages.remove("acme/vf-sums")

@@ -12,7 +12,7 @@ from hub_evaluations import played
 from hub_v1 import CHAT, LOCAL, Make, evaluated, packages
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.hubs.hub_session import Unplayable
+from envweave_gym.hubs.prime.hub_session import Unplayable
 
 pytestmark = pytest.mark.trainers
 

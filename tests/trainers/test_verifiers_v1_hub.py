@@ -14,7 +14,7 @@ from hub_evaluations import KEY, answering
 from prime_hub import PrimeHub, serving
 
 from envweave_gym.cli import main
-from envweave_gym.hubs import prime_api
+from envweave_gym.hubs.prime import prime_api
 
 pytestmark = pytest.mark.trainers
 

@@ -15,9 +15,9 @@ from envweave_gym.core.secret_reference import Secret, read_reference
 from envweave_gym.core.spaces import Json, Unicode
 from envweave_gym.envs.tasks.task_env import TASK_OPTIONS, TaskEnv
 from envweave_gym.episode.message import message
-from envweave_gym.hubs.ors_client import OrsClient
-from envweave_gym.hubs.ors_config import OrsConfig
-from envweave_gym.hubs.ors_messages import ToolSpec, content_of, text_of
+from envweave_gym.hubs.ors.ors_client import OrsClient
+from envweave_gym.hubs.ors.ors_config import OrsConfig
+from envweave_gym.hubs.ors.ors_messages import ToolSpec, content_of, text_of
 
 _NAME = "envweave/ORS-v0"
 MAX_TEXT, MAX_INPUT = 1 << 20, 1 << 20  # characters

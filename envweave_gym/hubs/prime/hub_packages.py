@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.hubs.dependency_pins import resolved_pins
-from envweave_gym.hubs.hub_id import SCHEME, HubId, hub_id_of
-from envweave_gym.hubs.hub_lock import HubLock, HubPackage, lock_of, sha256_of, stored_wheel
-from envweave_gym.hubs.prime_api import Details, PrimeApi
-from envweave_gym.hubs.wheel_check import check_wheel
+from envweave_gym.hubs.prime.dependency_pins import resolved_pins
+from envweave_gym.hubs.prime.hub_id import SCHEME, HubId, hub_id_of
+from envweave_gym.hubs.prime.hub_lock import HubLock, HubPackage, lock_of, sha256_of, stored_wheel
+from envweave_gym.hubs.prime.prime_api import Details, PrimeApi
+from envweave_gym.hubs.prime.wheel_check import check_wheel
 from envweave_gym.registry.make_call import MakeCall
 from envweave_gym.registry.make_registered import make_registered
 
@@ -25,7 +25,7 @@ ENV_ID, GAME_ID = "envweave/Hub-v0", "envweave/HubTeam-v0"
 
 def make_prime(call: MakeCall) -> Any:
     """Make ``prime://owner/name[@version]``: a Gymnasium environment, or a game if it has several agents."""
-    from envweave_gym.hubs.hub_env import SeveralAgents
+    from envweave_gym.hubs.prime.hub_env import SeveralAgents
 
     if "hub_id" in call.kwargs:
         raise InvalidArgument(f"make({shown(call.name)}): the name is the hub_id; leave hub_id= out")

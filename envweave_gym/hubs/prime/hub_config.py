@@ -12,7 +12,7 @@ from envweave_gym.core.config import Config, local, one_of
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.secret_reference import check_reference, read_reference
 from envweave_gym.core.spaces import Json
-from envweave_gym.hubs.hub_id import hub_id_of
+from envweave_gym.hubs.prime.hub_id import hub_id_of
 
 _INHERITED = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),

@@ -16,7 +16,7 @@ from gymnasium.spaces import Dict
 
 from envweave_gym.core.faults import shown
 from envweave_gym.core.spaces import Json, Unicode
-from envweave_gym.hubs.json_codecs import BadSchema, Schema, codec_of, resolved
+from envweave_gym.hubs.openenv.json_codecs import BadSchema, Schema, codec_of, resolved
 from envweave_gym.typed.scalars import Codec
 
 _MAX_MEMBERS = 256

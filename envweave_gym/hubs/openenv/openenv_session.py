@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, NotAvailable, SessionLost, shown
-from envweave_gym.hubs import openenv_messages as messages
-from envweave_gym.hubs import openenv_pings
+from envweave_gym.hubs.openenv import openenv_messages as messages
+from envweave_gym.hubs.openenv import openenv_pings
 from envweave_gym.net.dial import GATEWAY_ERRORS
 from envweave_gym.net.http import BodyTooLarge, HttpConnection
 from envweave_gym.net.websocket import TEXT, ConnectionClosed, HandshakeRefused, open_websocket

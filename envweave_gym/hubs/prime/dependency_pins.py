@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.hubs.wheel_check import Generation
+from envweave_gym.hubs.prime.wheel_check import Generation
 from envweave_gym.suites.uv_commands import reason_in, uv_program
 
 LIBRARY: dict[Generation, str] = {"v0": "verifiers>=0.1.11,<0.3.2", "v1": "verifiers>=0.4"}

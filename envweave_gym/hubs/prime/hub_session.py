@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from envweave_gym.core.faults import EnvironmentCrashed, InvalidArgument
-from envweave_gym.hubs.hub_config import HubConfig
-from envweave_gym.hubs.hub_lock import HubPackage
+from envweave_gym.hubs.prime.hub_config import HubConfig
+from envweave_gym.hubs.prime.hub_lock import HubPackage
 from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behind
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.programs.chat_completions import assistant_message

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.hubs.hub_id import HubId
-from envweave_gym.hubs.wheel_check import Generation
+from envweave_gym.hubs.prime.hub_id import HubId
+from envweave_gym.hubs.prime.wheel_check import Generation
 from envweave_gym.os_support.file_lock import file_lock
 
 PROJECT_FILE = "envweave-hub.json"

@@ -16,7 +16,7 @@ import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, SessionLost, shown
 from envweave_gym.core.secret_reference import Secret
-from envweave_gym.hubs.ors_messages import Block, Problem, Split, TaskCount, ToolReply, Tools, ToolSpec
+from envweave_gym.hubs.ors.ors_messages import Block, Problem, Split, TaskCount, ToolReply, Tools, ToolSpec
 from envweave_gym.net.http import HttpConnection, Response
 from envweave_gym.os_support.process_local import Owner
 

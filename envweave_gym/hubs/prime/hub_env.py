@@ -12,11 +12,11 @@ from envweave_gym.core.config import configured
 from envweave_gym.core.faults import InvalidArgument, ResetNeeded, shown
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.stream import Event, metrics
-from envweave_gym.hubs.agent_chat import AgentChat, Chat, as_text
-from envweave_gym.hubs.hub_config import HubConfig
-from envweave_gym.hubs.hub_id import hub_id_of
-from envweave_gym.hubs.hub_session import Ending, HubSession
-from envweave_gym.hubs.prime import GAME_ID, find_installed
+from envweave_gym.hubs.prime.agent_chat import AgentChat, Chat, as_text
+from envweave_gym.hubs.prime.hub_config import HubConfig
+from envweave_gym.hubs.prime.hub_id import hub_id_of
+from envweave_gym.hubs.prime.hub_packages import GAME_ID, find_installed
+from envweave_gym.hubs.prime.hub_session import Ending, HubSession
 from envweave_gym.programs.reply import parse_reply, reply_of, reply_space
 from envweave_gym.typed.json_space import JsonOf
 

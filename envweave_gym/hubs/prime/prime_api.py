@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.hubs.hub_id import LATEST, HubId, normalised
+from envweave_gym.hubs.prime.hub_id import LATEST, HubId, normalised
 from envweave_gym.net.http import BodyTooLarge, HttpConnection
 
 DEFAULT_URL = "https://api.primeintellect.ai"

@@ -13,7 +13,7 @@ from lzma import LZMAError
 from typing import Literal
 
 from envweave_gym.core.faults import NotAvailable, shown
-from envweave_gym.hubs.hub_id import HubId, normalised
+from envweave_gym.hubs.prime.hub_id import HubId, normalised
 
 Generation = Literal["v0", "v1"]
 MAX_FILES = 20_000

@@ -13,12 +13,12 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.envs.games.base import RESET_OPTIONS, TurnBasedGame
-from envweave_gym.hubs.agent_chat import AgentChat, Chat, as_text
-from envweave_gym.hubs.hub_config import HubConfig
-from envweave_gym.hubs.hub_env import ending_of, index_in
-from envweave_gym.hubs.hub_id import hub_id_of
-from envweave_gym.hubs.hub_session import HubSession
-from envweave_gym.hubs.prime import find_installed
+from envweave_gym.hubs.prime.agent_chat import AgentChat, Chat, as_text
+from envweave_gym.hubs.prime.hub_config import HubConfig
+from envweave_gym.hubs.prime.hub_env import ending_of, index_in
+from envweave_gym.hubs.prime.hub_id import hub_id_of
+from envweave_gym.hubs.prime.hub_packages import find_installed
+from envweave_gym.hubs.prime.hub_session import HubSession
 from envweave_gym.programs.reply import Reply, parse_reply, reply_of, reply_space
 from envweave_gym.typed.json_space import JsonOf
 from envweave_gym.wrappers.aec_stream import AECStream

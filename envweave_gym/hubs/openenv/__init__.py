@@ -1,0 +1,1 @@
+"""Environments of OpenEnv servers: names, sessions, spaces from JSON schemas, servers that are started."""

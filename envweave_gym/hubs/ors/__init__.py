@@ -1,0 +1,1 @@
+"""Environments of servers that speak the Open Reward Standard."""

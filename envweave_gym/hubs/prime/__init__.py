@@ -1,0 +1,1 @@
+"""Environments of the Prime Environments Hub: installing them, and playing their programs."""
