@@ -87,6 +87,8 @@ class Subject:
     start_methods: tuple[str, ...] = ("fork",)
     remote: bool = False
     """Whether the environment runs in another process, where a copy of the client would not copy the episode."""
+    in_suite: bool = False
+    """Whether it is of a package in a virtual environment of its own, whose IDs are not registered here."""
 
     @property
     def is_game(self) -> bool:
@@ -130,7 +132,7 @@ class Subject:
     @property
     def is_third_party(self) -> bool:
         """Whether the ID is registered without a card, so that only its API's own contract applies."""
-        return self.env_id is not None and not self.is_launched
+        return self.in_suite or (self.env_id is not None and not self.is_launched)
 
     def probe(self) -> None:
         """Make the environment once, so that a failing constructor is reported once and not by every check."""
@@ -178,7 +180,8 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **
     spec = getattr(found.get("gym"), "spec", None)
     for env in found.values():
         env.close()
-    return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), methods, remote)
+    nondeterministic = bool(spec and spec.nondeterministic)
+    return Subject(name, build, tuple(found), nondeterministic, methods, remote, in_suite=backend == "venv")
 
 
 def _usable(methods: tuple[str, ...] | None, backend: Any) -> tuple[str, ...]:

@@ -360,6 +360,12 @@ def test_comparisons_of_episodes_fail_for_the_cause_that_one_seed_plays_differen
     assert failures.add("close_twice", ConformanceError("another cause")) is None
 
 
+def test_an_id_of_a_suite_in_a_python_of_its_own_is_of_another_package() -> None:
+    assert Subject("Some-v0", broken.Walk, in_suite=True).is_third_party
+    assert not Subject("Some-v0", broken.Walk).is_third_party
+    assert not Subject(LINE, broken.Walk).is_third_party
+
+
 def test_copies_of_ids_of_other_packages_are_advice(registered: None) -> None:
     gym.register("broken/Anew-v0", entry_point="broken_envs:StartsAnew")
     became = check_all("broken/Anew-v0")

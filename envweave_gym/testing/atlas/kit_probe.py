@@ -15,6 +15,8 @@ from envweave_gym.testing.atlas.verdicts import Kind, Verdict, verdict_of
 KIT = "kit"
 PREFIX = "kit."
 """Begins the rule of a finding that a check of the kit has made."""
+_DEADLINES = 5
+"""Time for all checks together, as a multiple of the time for one script."""
 _FAILED = re.compile(r"^\S*ConformanceError: ", re.MULTILINE)
 _WHOLE = '''"""{name}: every check of the conformance kit."""
 
@@ -37,6 +39,7 @@ def try_kit(
     name: str, kwargs: Mapping[str, Any], run: Run, deadline_s: float
 ) -> tuple[str, tuple[Finding, ...]]:
     """Run all checks on the environment ``name``; return the outcome, and a finding for each failure of one cause."""
+    deadline_s *= _DEADLINES
     given = "".join(f", {key}={value!r}" for key, value in kwargs.items())
     whole = _WHOLE.format(name=name, kwargs=given)
     ended = run(whole, deadline_s, fresh=False)

@@ -14,7 +14,7 @@ SKIPPED = 77
 """Exit status of scripts whose rule does not concern the environment, as in Automake."""
 MISSING = re.compile(
     r"(DependencyNotInstalled|FailedToImport|ModuleNotFoundError|ImportError|DeprecatedEnv|DeprecationWarning|UnregisteredEnv)\b"
-    r"|FileNotFoundError|FileDoesNotExist|missing \d+ required|NotAvailable\b"
+    r"|FileNotFoundError|FileDoesNotExist|OpenGL|missing \d+ required|NotAvailable\b"
 )
 """Exceptions of a constructor that say that the ID cannot be made here, which is no defect of its environment."""
 _FRAMES = "Traceback (most recent call last):\n"
