@@ -125,3 +125,5 @@ def test_a_game_takes_no_arguments_of_single_environments(toy: dict[str, Any]):
     for given in ({"num_envs": 2}, {"max_steps": 3}, {"autoreset": True}):
         with pytest.raises(InvalidArgument, match="multi-agent"):
             envweave_gym.make("toy_suite/duel_v1", **given, **toy)
+    with pytest.raises(InvalidArgument, match="it has no api='gym'"):
+        envweave_gym.make("toy_suite/duel_v1", api="gym", **toy)

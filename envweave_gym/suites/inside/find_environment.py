@@ -162,7 +162,7 @@ def _spelling(name: str, registry: Any) -> str | None:
 def _from_game_module(wanted: Wanted, name: str) -> Found | None:
     """Make a game of a module with ``env`` or ``parallel_env``, such as ``mpe2/simple_spread_v3``."""
     path = re.sub(r"-v(\d+)$", r"_v\1", name).replace("/", ".")
-    if wanted.api == "gym" or not re.fullmatch(r"\w+(\.\w+)*", path):
+    if not re.fullmatch(r"\w+(\.\w+)*", path):
         return None
     for candidate in (path, "pettingzoo." + path):
         try:
