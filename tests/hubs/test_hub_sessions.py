@@ -19,7 +19,7 @@ from stub_program import stub_package
 import envweave_gym
 from envweave_gym import messages_of, parse_action, state_of
 from envweave_gym.core.faults import EnvironmentCrashed, InvalidAction, InvalidArgument
-from envweave_gym.hubs.prime import hub_env, hub_team
+from envweave_gym.hubs.prime import hub_env, hub_packages, hub_team
 
 Make = Callable[..., Any]
 

@@ -83,12 +83,8 @@ def test_a_content_hash_names_a_version_and_the_newest_is_taken_without_one(hub:
     hub.publish("acme", "guess", "1.1.0", PACKAGE, **V0)
     assert hub_packages.install(f"acme/guess@{row['content_hash'][:8]}").version == "1.0.0"
     assert hub_packages.install("acme/guess").version == "1.1.0"
-    assert (
-        hub_packages.find_installed(hub_packages.hub_id_of(f"acme/guess@{row['content_hash'][:10]}"))[
-            0
-        ].version
-        == "1.0.0"
-    )
+    by_hash = hub_packages.hub_id_of(f"acme/guess@{row['content_hash'][:10]}")
+    assert hub_packages.find_installed(by_hash)[0].version == "1.0.0"
 
 
 def test_removing_from_one_project_leaves_the_package_to_the_other(
