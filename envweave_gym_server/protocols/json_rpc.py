@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.core.faults import EnvweaveError, InvalidArgument, nearest, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidAction, InvalidArgument, nearest, shown
 from envweave_gym_server.core.errors import refusal_of, status_of
 from envweave_gym_server.core.logs import trace_of
 
@@ -99,7 +99,7 @@ def rpc_error_of(error: Exception) -> RpcError:
     if status_of(error) == 500:
         _log.error("request failed", extra=trace_of(error))
     refused = refusal_of(error)
-    code = INVALID_PARAMS if isinstance(error, InvalidArgument) else INTERNAL_ERROR
+    code = INVALID_PARAMS if isinstance(error, InvalidAction | InvalidArgument) else INTERNAL_ERROR
     return RpcError(code, refused.message, {"kind": refused.kind})
 
 

@@ -154,6 +154,29 @@ def test_a_lost_episode_is_an_error(client: JsonClient) -> None:
     assert client.post("/openenv/faulty/Judged-v0/step", {"action": {"action": 1}})["reward"] == 1.0
 
 
+def test_a_failed_call_of_a_tool_says_why(client: JsonClient, caplog: pytest.LogCaptureFixture) -> None:
+    def failed(env_id: str, session: dict[str, str], **arguments: Any) -> tuple[int, str, str]:
+        call = rpc("tools/call", name="act", arguments=arguments, **session)
+        error = client.post(f"/openenv/{env_id}/mcp", call)["error"]
+        return error["code"], error["data"]["code"], error["message"]
+
+    client.post(f"/openenv/{COUNTER}/reset?session_id=over", {})
+    while not client.post(f"/openenv/{COUNTER}/step?session_id=over", {"action": {"action": {"delta": 10}}})[
+        "done"
+    ]:
+        pass
+    code, kind, words = failed(COUNTER, {"session_id": "over"}, action={"delta": 10})
+    assert (code, kind, "reset" in words) == (-32000, "EXECUTION_ERROR", True)
+    client.state.sessions.close("openenv.over")
+    code, kind, words = failed("served/Awkward-v0", {}, action=1)
+    assert (code, kind, "stepped badly" in words) == (-32000, "EXECUTION_ERROR", True)
+    code, kind, words = failed("faulty/Judged-v0", {}, action=0)
+    assert (code, kind, "the judge is away" in words) == (-32000, "EXECUTION_ERROR", True)
+    code, kind, words = failed(COUNTER, {}, action={"delta": "x"})
+    assert (code, kind, "delta" in words) == (-32602, "VALIDATION_ERROR", True)
+    assert "request failed" not in caplog.text
+
+
 # Descriptions
 
 

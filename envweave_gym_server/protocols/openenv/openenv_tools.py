@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from envweave_gym.core.faults import InvalidAction, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidAction, shown
 from envweave_gym.core.schema_of_space import object_schema
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.core.errors import NoSession
@@ -26,7 +26,7 @@ from envweave_gym_server.protocols.json_rpc import (
     tool_of,
 )
 from envweave_gym_server.protocols.openenv.families import Family, text_member
-from envweave_gym_server.protocols.openenv.openenv_messages import error_of, error_of_creation
+from envweave_gym_server.protocols.openenv.openenv_messages import VALIDATION_ERROR, error_of, error_of_creation
 from envweave_gym_server.protocols.openenv.openenv_session import (
     PlayedSession,
     close_played,
@@ -40,6 +40,8 @@ from envweave_gym_server.sessions.session import Left
 
 LIST_TOOLS, CALL_TOOL = "list_tools", "call_tool"
 """Values of ``type`` in the data of a step that lists or calls tools."""
+_FAILED = -32000
+"""Code of JSON-RPC for errors of the server's own; their data have OpenEnv's code."""
 
 
 class ToolOutcome(NamedTuple):
@@ -93,8 +95,14 @@ class OpenEnvTools:
 
     def _called(self, played: PlayedSession, params: Json) -> Json:
         tool = tool_of(tools_of(played.family, played, self._left), params.get("name"))
-        played.begin(self._left)
-        return result_of_call(tool.call(arguments_of(params)))
+        arguments = arguments_of(params)
+        try:
+            played.begin(self._left)
+            return result_of_call(tool.call(arguments))
+        except EnvweaveError as error:  # others are bugs of the server, which are logged
+            about = error_of(error)
+            code = INVALID_PARAMS if about.code == VALIDATION_ERROR else _FAILED
+            raise RpcError(code, str(about), {"code": about.code}) from None
 
     def _create(self, params: Json) -> Json:
         return {"session_id": name_of(self._own or self._opened())}
@@ -105,7 +113,7 @@ class OpenEnvTools:
             return open_played(server, self._name, None, self._left)
         except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
             about = error_of_creation(error, self._name, len(server.sessions), server.settings.max_sessions)
-            raise RpcError(-32000, str(about), {"code": about.code, **about.more}) from None
+            raise RpcError(_FAILED, str(about), {"code": about.code, **about.more}) from None
 
     def _close(self, params: Json) -> Json:
         given = params.get("session_id")
