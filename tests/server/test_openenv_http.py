@@ -98,6 +98,16 @@ def test_a_request_id_is_that_of_one_step(client: JsonClient) -> None:
     client.state.sessions.close("openenv.once")
 
 
+def test_a_request_id_is_forgotten_by_a_reset(client: JsonClient) -> None:
+    at, step = f"/openenv/{COUNTER}", {"action": {"action": {"delta": 3}}, "request_id": "1"}
+    for _ in range(2):
+        client.post(f"{at}/reset?session_id=again", {})
+        client.post(f"{at}/step?session_id=again", {"action": {"action": {"delta": 1}}})
+        assert client.post(f"{at}/step?session_id=again", step)["observation"]["observation"] == {"count": 4}
+        assert client.get(f"{at}/state?session_id=again")["step_count"] == 2
+    client.state.sessions.close("openenv.again")
+
+
 def test_two_first_calls_of_a_tool_reset_once(client: JsonClient) -> None:
     session = client.post("/mcp", rpc("openenv/session/create"))["result"]["session_id"]
     call = rpc("tools/call", session_id=session, name="echo_message", arguments={"message": "x"})

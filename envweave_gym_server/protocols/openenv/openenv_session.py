@@ -74,6 +74,7 @@ class PlayedSession:
         if secrets:
             question(self.session, left, "entrust", secrets)
         self._episode_id, self._options = episode_id or uuid.uuid4().hex, options
+        self._request = None  # its id may be that of a step of this episode
         return self._result(began, 0, seconds, None)
 
     def step(self, data: Json, left: Left) -> Json:
