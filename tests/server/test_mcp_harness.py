@@ -141,6 +141,36 @@ def test_agents_of_a_game_act_in_turn_and_see_their_own(app: JsonClient, runner:
     runner.call("close", session=made["session"])
 
 
+def test_a_game_that_the_runner_ends_is_over_for_its_agents(app: JsonClient, runner: Mcp) -> None:
+    made = runner.call("make", id=POKER)
+    agents = agents_of(app, made).values()
+    runner.call("reset", session=made["session"], seed=3)
+    runner.call("step", session=made["session"], action=1)
+    ended = runner.call("step", session=made["session"], action=1)
+    assert (ended["agents"], ended["selection"]) == ([], None)
+    assert ended["terminated"] == {"player_0": True, "player_1": True}
+    seen = [agent.call("observe") for agent in agents]
+    assert [(one["done"], one["must_act"]) for one in seen] == [(True, False)] * 2
+    assert [one["reward"] for one in seen] == list(ended["reward"].values()) == [-2.0, 2.0]
+    assert ended["info"].keys() == ended["earned"].keys() == {"player_0", "player_1"}
+    runner.call("close", session=made["session"])
+
+
+def test_an_agent_is_done_before_it_leaves_its_game(app: JsonClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = "envweave_gym_server.protocols.mcp.harness_tools.step_dead_agents"
+    monkeypatch.setattr(tools, lambda *_: None)  # as a client of another protocol may leave it
+    runner = Mcp(app)
+    made = runner.call("make", id=POKER)
+    runner.call("reset", session=made["session"], seed=3)
+    for _ in range(2):
+        runner.call("step", session=made["session"], action=1)
+    for agent in agents_of(app, made).values():
+        seen = agent.call("observe")
+        assert (seen["done"], seen["must_act"]) == (True, False)
+        assert agent.refused("act", action=1)
+    runner.call("close", session=made["session"])
+
+
 def test_agents_that_may_not_see_their_rewards(app: JsonClient, runner: Mcp) -> None:
     made = runner.call("make", id=COUNTER, rewards=False)
     runner.call("reset", session=made["session"])

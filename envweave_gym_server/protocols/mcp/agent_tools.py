@@ -195,7 +195,7 @@ class AgentTools:
             "observation": self._observation(session, last),
             "prompt": prompt_in(self._own_info(info).get("stream")),
             "must_act": _must_act(last, self._agent),
-            "done": self._agent not in info["agents"] if is_game(info) else not is_live(last),
+            "done": _is_out(last, self._agent) if is_game(info) else not is_live(last),
         }
         if made.shows_rewards and isinstance(last, Stepped):
             view["reward"] = self._reward(made, last)
@@ -230,4 +230,14 @@ def _fields_are_arguments(schema: Schema) -> bool:
 
 def _must_act(last: Began | Stepped, agent: str) -> bool:
     info: Any = last.info
-    return info.get("selection") == agent if is_game(info) else agent == AGENT and is_live(last)
+    if is_game(info):
+        return info.get("selection") == agent and not _is_out(last, agent)
+    return agent == AGENT and is_live(last)
+
+
+def _is_out(last: Began | Stepped, agent: str) -> bool:
+    """Return whether a game is over for an agent: it is dead, or was removed by its last step."""
+    info: Any = last.info
+    if agent not in info["agents"]:
+        return True
+    return isinstance(last, Stepped) and bool(last.terminated[agent] or last.truncated[agent])

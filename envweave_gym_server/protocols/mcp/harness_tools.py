@@ -17,11 +17,13 @@ from envweave_gym_server.protocols.json_calls import (
     dead_selection,
     description_of,
     from_json,
+    is_game,
     last_reply,
     open_session,
     raise_own_fault,
     reset,
     step,
+    step_dead_agents,
 )
 from envweave_gym_server.protocols.json_rpc import Json, Tool, ToolFailed
 from envweave_gym_server.protocols.mcp.agent_tokens import AgentTokens, new_nonce
@@ -136,7 +138,11 @@ class HarnessTools:
         last = last_reply(session)
         if isinstance(last, Stepped) and (dead := dead_selection(last)) is not None:
             made.record_final(dead, last)
-        return result_of(step(session, from_json(session, arguments["action"], self._left), self._left))
+        stepped = step(session, from_json(session, arguments["action"], self._left), self._left)
+        if not is_game(stepped.info):
+            return result_of(stepped)
+        after = step_dead_agents(session, self._left, made.record_final)
+        return result_of(stepped) if after is None else _with_dead_agents(stepped, after)
 
     def _close(self, arguments: Json) -> Json:
         _check_names(arguments, ("session",))
@@ -187,3 +193,10 @@ def result_of(reply: Began | Stepped) -> Json:
     """Return a reply as JSON, in the fields of the JSON API; raise ``EpisodeLost`` if it has a fault."""
     raise_own_fault(reply)
     return msgspec.to_builtins(played(reply, "lists"))
+
+
+def _with_dead_agents(stepped: Stepped, after: Stepped) -> Json:
+    """Return the JSON of ``after``, which the dead agents have left, with what ``stepped`` says of them."""
+    before, result = result_of(stepped), result_of(after)
+    about_dead = {name: {**before[name], **result[name]} for name in ("info", "earned")}
+    return {**result, **about_dead, **{name: before[name] for name in ("reward", "terminated", "truncated")}}
