@@ -26,7 +26,11 @@ from envweave_gym_server.protocols.json_rpc import (
     tool_of,
 )
 from envweave_gym_server.protocols.openenv.families import Family, text_member
-from envweave_gym_server.protocols.openenv.openenv_messages import VALIDATION_ERROR, error_of, error_of_creation
+from envweave_gym_server.protocols.openenv.openenv_messages import (
+    VALIDATION_ERROR,
+    error_of,
+    error_of_creation,
+)
 from envweave_gym_server.protocols.openenv.openenv_session import (
     PlayedSession,
     close_played,
