@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import threading
 from collections.abc import Iterator
@@ -94,6 +95,17 @@ def test_actions_outside_of_the_space_are_not_sent(new: OpenEnvServer) -> None:
                 env.step(wrong)
         assert new.kinds() == ["reset"]
         assert env.step(delta(1))[1] == 1.0
+
+
+def test_an_action_may_have_a_reward_and_a_done_of_its_own(new: OpenEnvServer) -> None:
+    members = {"delta": {"type": "integer"}, "reward": {"type": "integer"}, "done": {"type": "boolean"}}
+    action = {"type": "object", "properties": members, "required": list(members)}
+    new.documents["/schema"] = (200, json.dumps({**SCHEMA, "action": action}).encode())
+    with ew.make(new.name) as env:
+        assert env.action_space.spaces.keys() == members.keys()
+        env.reset(seed=1)
+        assert env.step({"delta": np.array([1]), "reward": np.array([2]), "done": 1})[1] == 1.0
+        assert new.messages[-1]["data"] == {"delta": 1, "reward": 2, "done": True}
 
 
 def test_a_refused_action_goes_on_with_the_episode(new: OpenEnvServer) -> None:

@@ -109,7 +109,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
             self._connected()  # so that a wrong URL is refused here
             return any_object(), any_object()
         try:
-            actions = action_codec(found.get("action"), messages.SKIPPED)
+            actions = action_codec(found.get("action"), messages.SKIPPED_IN_ACTIONS)
             observations = observation_codec(found.get("observation"), messages.SKIPPED)
             of_reset = found.get("reset_observation")
             if (

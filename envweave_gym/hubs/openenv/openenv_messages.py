@@ -32,6 +32,8 @@ _APART = ("reward", "done", "metadata")
 _MAX_MESSAGE_CHARS = 500
 
 SKIPPED = frozenset(_APART)
+SKIPPED_IN_ACTIONS = frozenset({"metadata"})
+"""Members of actions that are no parts of the action space."""
 
 
 class Observed(NamedTuple):
