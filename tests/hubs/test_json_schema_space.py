@@ -233,6 +233,30 @@ def test_observations_are_typed_if_all_members_are_simple() -> None:
     assert observation_codec({"properties": {}}).space == JsonObject()
 
 
+def test_observations_are_typed_only_if_no_valid_one_is_another() -> None:
+    closed = {"additionalProperties": False, "properties": {"count": {"type": "integer"}}}
+    assert isinstance(observation_codec({**closed, "required": ["count"]}).space, Dict)
+    for additional in ({}, {"additionalProperties": True}):
+        opened = {"properties": closed["properties"], "required": ["count"], **additional}
+        assert observation_codec(opened).member({"count": 1, "more": 2}) == {"count": 1, "more": 2}
+    assert observation_codec(closed).member({}) == {}
+    for default in ("x", None):
+        wrong = {**closed, "properties": {"count": {"type": "integer", "default": default}}}
+        assert observation_codec(wrong).member({}) == {}
+
+
+def test_a_missing_member_of_an_observation_is_its_default() -> None:
+    members = {"count": {"type": "integer"}, "text": {"type": "string", "default": "none"}}
+    schema = {"additionalProperties": False, "properties": members, "required": ["count"]}
+    codec = pickle.loads(pickle.dumps(observation_codec(schema)))
+    assert isinstance(codec.space, Dict)
+    assert codec.member({"count": 1}) == {"count": np.array([1]), "text": "none"}
+    assert codec.member({"count": 1, "text": "x"})["text"] == "x"
+    for wrong in ({}, {"text": "x"}, {"count": 1, "more": 1}, [], None):
+        with pytest.raises(ValueError, match=r"members|it has not"):
+            codec.member(wrong)
+
+
 KEYWORDS = [
     *(
         "type",

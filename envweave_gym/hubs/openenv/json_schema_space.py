@@ -109,11 +109,35 @@ def action_codec(schema: Any, skipped: frozenset[str] = frozenset()) -> Codec:
 
 
 def observation_codec(schema: Any, skipped: frozenset[str] = frozenset()) -> Codec:
-    """Return the codec of observations: a ``Dict`` if all members are simple, else any JSON object."""
-    root, members, _ = _members(schema, skipped)
+    """Return the codec of observations: a ``Dict`` if there are no members but simple ones, else any JSON object.
+
+    Each must be required or have a default, which stands for it where it is missing.
+    """
+    root, members, required = _members(schema, skipped)
     codecs = {name: codec_of(root, member) for name, member in members.items()}
     simple = {name: codec for name, codec in codecs.items() if codec is not None}
-    return _dict_codec(simple) if members and len(simple) == len(members) else any_object()
+    defaults = {
+        name: members[name]["default"]
+        for name, codec in simple.items()
+        if name not in required and _has_default(members[name], codec)
+    }
+    is_closed = root.get("additionalProperties") is False
+    if not members or not is_closed or not members.keys() == simple.keys() == required | defaults.keys():
+        return any_object()
+    codec = _dict_codec(simple)
+    return Codec(codec.space, codec.typed, partial(_completed, defaults, codec)) if defaults else codec
+
+
+def _has_default(schema: Any, codec: Codec) -> bool:
+    try:
+        codec.member(schema["default"])
+    except (TypeError, KeyError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _completed(defaults: dict[str, Any], codec: Codec, value: Any) -> Any:
+    return codec.member({**defaults, **value} if isinstance(value, dict) else value)
 
 
 def any_object() -> Codec:
