@@ -177,6 +177,18 @@ def test_a_copy_goes_on_in_mid_episode_with_a_program_of_its_own(make: Make):
         one.close()
 
 
+def test_a_copy_of_a_program_that_does_not_repeat_itself_is_a_fault(make: Make):
+    env = make("clock", on_fault="truncate")
+    env.reset(seed=5)
+    twin = copy.deepcopy(env)
+    result = twin.step("8")
+    assert result[1] == 0
+    assert result[3]
+    assert "does not repeat itself" in result[4]["fault"].message
+    assert "fault" not in env.step("8")[4]
+    twin.close()
+
+
 def test_a_reset_in_mid_episode_aborts_it_and_calls_of_it_do_not_return(make: Make):
     env = make()
     for seed in range(4):

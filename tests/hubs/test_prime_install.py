@@ -308,6 +308,32 @@ def test_a_lock_file_of_another_kind_or_time_is_refused(hub: PrimeHub):
             envweave_gym.make("prime://acme/guess")
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("sha256", "/precious"),
+        ("sha256", ""),
+        ("sha256", "../../precious"),
+        ("filename", "../../pwned.whl"),
+        ("owner", ".."),
+        ("version", "1 --index-url x"),
+        ("pins", ["evil @ file:///precious"]),
+    ],
+)
+def test_a_hostile_lock_file_names_no_paths(hub: PrimeHub, tmp_path: Path, member: str, value: Any):
+    hub.publish(*GUESS, **V0)
+    hub_packages.install("acme/guess", project=True)
+    lock = Path("envweave-hub.json")
+    content = json.loads(lock.read_bytes())
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    content["packages"][0][member] = json.loads(json.dumps(value).replace("/precious", str(precious)))
+    lock.write_text(json.dumps(content))
+    with pytest.raises(NotAvailable, match="not a lock file"):
+        hub_packages.remove("acme/guess")
+    assert precious.exists()
+
+
 # The command
 
 

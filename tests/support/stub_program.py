@@ -76,7 +76,8 @@ class Env:
             await call([{"role": "user", "content": "hi"}], model="nobody")
         if mode == "garbage":
             await call("not a list")
-        messages = [{"role": "user", "content": f"Guess {row['n']}, {random.randrange(1000)}"}]
+        hint = time.time_ns() if mode == "clock" else random.randrange(1000)
+        messages = [{"role": "user", "content": f"Guess {row['n']}, {hint}"}]
         for turn in range(self.max_turns):
             reply = await call(messages)
             if mode == "die later":

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from envweave_gym.core.faults import InvalidArgument, shown
 
 SCHEME = "prime://"
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9])?")
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,98}")
+NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9])?"
+"""Pattern of owners and names."""
+VERSION = r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,98}"
+"""Pattern of versions."""
 LATEST = "latest"
 
 
@@ -51,8 +53,8 @@ def hub_id_of(text: object) -> HubId:
     bare = text.removeprefix(SCHEME) if isinstance(text, str) else ""
     path, at, version = bare.partition("@")
     owner, slash, name = path.partition("/")
-    whole = _NAME.fullmatch(owner) and slash and _NAME.fullmatch(name)
-    if not whole or (at and not _VERSION.fullmatch(version)):
+    whole = re.fullmatch(NAME, owner) and slash and re.fullmatch(NAME, name)
+    if not whole or (at and not re.fullmatch(VERSION, version)):
         raise InvalidArgument(
             f"{shown(text)} is not an environment of the hub; give 'owner/name' or 'owner/name@version', "
             "with names in letters, digits, '.', '-' and '_'"

@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.hubs.prime.hub_id import HubId
+from envweave_gym.hubs.prime.hub_id import NAME, VERSION, HubId
 from envweave_gym.hubs.prime.wheel_check import Generation
 from envweave_gym.os_support.file_lock import file_lock
 
@@ -30,21 +30,29 @@ INSTALL_TIMEOUT_S = 3600.0
 _USERS = "users.json"
 
 
+# A project's lock file may be anybody's: what it says becomes paths and requirements only if it has these forms.
+_Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
+_Version = Annotated[str, msgspec.Meta(pattern=rf"^{VERSION}\Z")]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_WheelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+!-]*\.whl\Z")]
+_Pin = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}(\[[A-Za-z0-9_.,-]*\])?=={VERSION}( *;[^@\r\n]*)?\Z")]
+
+
 class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
     """One installed version of a hub environment."""
 
-    owner: str
-    name: str
-    version: str
-    sha256: str
+    owner: _Name
+    name: _Name
+    version: _Version
+    sha256: _Sha256
     """Hash of the wheel."""
-    filename: str
+    filename: _WheelName
     generation: Generation
     content_hash: str | None = None
     """Hash that the hub gives for the source."""
     python: str | None = None
     """Python that it was installed for, if another than that of the installing process."""
-    pins: tuple[str, ...] = ()
+    pins: tuple[_Pin, ...] = ()
     """Exact versions of all packages that it needs."""
 
     @property

@@ -7,6 +7,7 @@ next episode starts another. A copy plays the recorded replies again before its 
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import shutil
 import time
@@ -74,11 +75,14 @@ class HubSession:
 
     def _forget_episode(self) -> None:
         self._task: tuple[int, int] | None = None
-        self._rounds: list[list[tuple[str, Any]]] = []
+        self._answered: list[tuple[dict[str, str], dict[str, Any]]] = []
+        """The requests, as digests, and the replies of each step, by agent."""
         self.open_calls: dict[str, Call] = {}
         """The call of each agent that waits for its reply."""
         self.ending: Ending | None = None
         self._is_behind = False
+        self._copied: dict[str, str] = {}
+        """In a copy: what :meth:`_request_digests` gave for the original."""
 
     def begin(self, index: int, seed: int) -> None:
         """Begin an episode with a task, and wait for its first calls; an episode that goes on is aborted."""
@@ -102,19 +106,33 @@ class HubSession:
         self._is_behind = False
         if self._task is None:
             return
-        rounds, self._rounds = self._rounds, []
+        answered, self._answered = self._answered, []
         self._begin_task()
-        for replies in rounds:
-            if [agent for agent, _ in replies] != sorted(self.open_calls):
-                self._fail("does not repeat itself: with the same replies it has called the model otherwise")
-            self.answer({agent: msgspec.convert(reply, Reply) for agent, reply in replies})
+        for asked, replies in answered:
+            self._check_repeated(asked)
+            self.answer({agent: msgspec.convert(reply, Reply) for agent, reply in replies.items()})
+        self._check_repeated(self._copied)
+
+    def _check_repeated(self, original: dict[str, str]) -> None:
+        """Fail if the open calls are not those of the original episode."""
+        if self._request_digests() != original:
+            self._fail("does not repeat itself: with the same replies it has called the model otherwise")
+
+    def _request_digests(self) -> dict[str, str]:
+        """Return a digest of the messages of each open call, by agent."""
+        return {agent: _digest(self.open_calls[agent].request.messages) for agent in sorted(self.open_calls)}
 
     def answer(self, replies: dict[str, Reply]) -> None:
         """Answer all open calls, and wait for the next ones or for the end."""
         running = self._running
         if running is None or not running.is_alive:
             self._fail("is not running any more")
-        self._rounds.append([(agent, msgspec.to_builtins(replies[agent])) for agent in sorted(replies)])
+        self._answered.append(
+            (
+                self._request_digests(),
+                {agent: msgspec.to_builtins(replies[agent]) for agent in sorted(replies)},
+            )
+        )
         calls, self.open_calls = self.open_calls, {}
         for agent in sorted(calls):
             calls[agent].answer(replies[agent])
@@ -183,8 +201,13 @@ class HubSession:
         self._forget_episode()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_running": None, "_finalizer": None, "open_calls": {}}
+        copied = self._copied if self._is_behind else self._request_digests()
+        state = {**self.__dict__, "_running": None, "_finalizer": None, "open_calls": {}, "_copied": copied}
         return {**state, "_is_behind": self._task is not None and self.ending is None}
+
+
+def _digest(messages: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(msgspec.json.encode(messages, order="deterministic")).hexdigest()
 
 
 class _Failed(Exception):
@@ -278,7 +301,8 @@ class _Running:
         deadline = time.monotonic() + self._config.step_timeout
         idle, settled = IdleCheck(self._process.pid), deadline
         for _ in range(len(self._backlog)):
-            self._take(self._backlog.popleft(), calls)
+            if self._take(self._backlog.popleft(), calls):
+                settled = min(deadline, time.monotonic() + SETTLE_LIMIT_S)
         while not calls or (len(calls) < len(simultaneous) and time.monotonic() < settled):
             try:
                 event = self._next(time.monotonic() + SAMPLE_S if calls else deadline)
