@@ -18,6 +18,7 @@ import envweave_gym as ew
 from envweave_gym.core.faults import EnvironmentCrashed, NotAvailable, ResetNeeded
 from envweave_gym.hubs.openenv import openenv_pings
 from envweave_gym.hubs.openenv.json_schema_space import JsonObject
+from envweave_gym.net.websocket import CLOSE, frame_of
 
 ID = "envweave/OpenEnv-v0"
 
@@ -274,10 +275,35 @@ def test_secrets_are_sent_with_resets_and_are_in_no_event_or_error(new: OpenEnvS
         with pytest.raises(ew.InvalidArgument) as caught:
             env.reset(seed=1)
         assert "s3cret" not in str(caught.value)
+        with pytest.raises(ew.InvalidArgument, match="cannot be sent") as caught:
+            env.reset(seed=1, options={"what": object()})
+        assert "s3cret" not in str(caught.value)
         assert b"s3cret" not in pickle.dumps(env)
         env.unwrapped.entrust()
         env.reset(seed=1)
         assert new.messages[-1]["data"] == {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        saying(error("EXECUTION_ERROR", f"{'x' * 490} hf_s3cret")),  # which is shortened there
+        saying(error("NO_SUCH_CODE", "no: hf_s3cret")),
+        saying(error("VALIDATION_ERROR", "no", errors=[{"loc": ["count"], "msg": "hf_s3cret"}])),
+        observing(observation={"count": "hf_s3cret", "text": "hf_s3cret"}),
+        observing(reward="hf_s3cret"),
+        lambda talk: talk.client.sendall(frame_of(b"\x03\xe8hf_s3cret", masked=False, kind=CLOSE)),
+    ],
+)
+def test_faults_of_steps_have_no_secrets(new: OpenEnvServer, fault: Any) -> None:
+    with ew.make(new.name) as env:
+        env.unwrapped.entrust(hf_token="hf_s3cret")
+        env.reset(seed=1)
+        env.unwrapped.entrust()  # the server has it all the same
+        new.faults.append(fault)
+        info = env.step(delta(1))[4]
+        assert "…" in info["fault"].message
+        assert "hf_s" not in repr(info)
 
 
 def test_options_of_a_reset_are_checked(new: OpenEnvServer) -> None:

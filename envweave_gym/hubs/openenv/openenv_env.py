@@ -175,11 +175,9 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         data["seed"] = chosen
         sent = {**data, **{name: one.reveal() for name, one in self._secrets.items()}}
         session = self._connected()
+        session.keep_secret(self._secrets.values())
         deadline = time.monotonic() + self._call_deadline
-        try:
-            seen = self._observed(session, session.call(messages.RESET, sent, deadline))
-        except EnvweaveError as error:
-            raise self._without_secrets(error) from None
+        seen = self._observed(session, session.call(messages.RESET, sent, deadline))
         self._is_over = seen.done
         return self._seen, info_of(session.url, seen.metadata)
 
@@ -207,23 +205,17 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         try:
             seen = messages.observed(session.url, reply)
             self._seen = self._observations.member(seen.observation)
-        except SessionLost:
+        except SessionLost as error:
             session.close()
-            raise
+            raise session.without_secrets(error) from None
         except (ValueError, OverflowError, RecursionError) as error:
             session.close()
-            raise SessionLost(
+            wrong = SessionLost(
                 f"{session.url} sent an observation that is not in the space of its /schema: {error}; "
                 "spaces='json' takes any"
-            ) from None
+            )
+            raise session.without_secrets(wrong) from None
         return seen
-
-    def _without_secrets(self, error: EnvweaveError) -> EnvweaveError:
-        """Return the error without secrets, which a server may repeat in what it refuses."""
-        text = str(error)
-        for one in self._secrets.values():
-            text = one.hidden_in(text)
-        return error if text == str(error) else type(error)(text)
 
     def close(self) -> None:
         """End the session, and the server if it was started for this environment; a later reset begins anew."""

@@ -13,13 +13,14 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, NotAvailable, SessionLost, shown
+from envweave_gym.core.secret_reference import Secret
 from envweave_gym.hubs.openenv import openenv_messages as messages
 from envweave_gym.hubs.openenv import openenv_pings
 from envweave_gym.net.dial import GATEWAY_ERRORS
@@ -28,6 +29,8 @@ from envweave_gym.net.websocket import TEXT, ConnectionClosed, HandshakeRefused,
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.remote.errors import untrusted
 from envweave_gym.remote.transports import lost
+
+_E = TypeVar("_E", bound=BaseException)
 
 _LARGEST_DOCUMENT_BYTES = 4 << 20
 _CLOSE_TIMEOUT_S = 0.5
@@ -55,6 +58,7 @@ class OpenEnvSession:
         self._owner, self._lock = Owner(), threading.Lock()
         self._unrequested: bytes | None = None
         self._why_lost = ""
+        self._secrets: list[Secret] = []
         try:
             self._socket = open_websocket(
                 url, "/ws", deadline, headers, largest=messages.LARGEST_MESSAGE_BYTES, at=at
@@ -79,7 +83,7 @@ class OpenEnvSession:
         ``known`` are the members of actions, if the server's schema names them all. After ``InvalidAction`` and
         ``InvalidArgument`` the episode goes on. After all other errors the session is lost.
         """
-        frame = _encoded(kind, data)
+        frame = _encoded(kind, data, self._hidden)
         if not self._owner.is_here():
             raise SessionLost(f"{self.url}: the session belongs to the process that opened it")
         if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
@@ -88,16 +92,42 @@ class OpenEnvSession:
             if self._why_lost:
                 raise SessionLost(f"{self.url}: the session is lost: {self._why_lost}")
             reply = self._exchange(frame, deadline)
+            if reply.type == "error" and self._secrets:
+                reply.data, data = self._hidden(reply.data), self._hidden(data)
             return messages.data_of(self.url, kind, reply, data, known)
         except OSError as error:
             self._lose(error)
-            raise connection_error(self.url, error) from None
+            raise self.without_secrets(connection_error(self.url, error)) from None
         except BaseException as error:
             if not isinstance(error, (InvalidAction, InvalidArgument)):
                 self._lose(error)
-            raise
+            hidden = self.without_secrets(error)
+            if hidden is error:
+                raise
+            raise hidden from None
         finally:
             self._lock.release()
+
+    def keep_secret(self, secrets: Iterable[Secret]) -> None:
+        """Replace these texts in all later errors of the session, as a server may repeat what it was sent."""
+        self._secrets += [one for one in secrets if one not in self._secrets]
+
+    def without_secrets(self, error: _E) -> _E:
+        """Return the error without the secrets that were sent in this session."""
+        text = str(error)
+        hidden = self._hidden(text)
+        return error if hidden == text else type(error)(hidden)
+
+    def _hidden(self, value: Any) -> Any:
+        """Return JSON with the secrets replaced in all its texts, before any of these is shortened."""
+        if isinstance(value, list):
+            return [self._hidden(one) for one in value]
+        if isinstance(value, dict):
+            return {self._hidden(name): self._hidden(one) for name, one in value.items()}
+        if isinstance(value, str):
+            for one in self._secrets:
+                value = one.hidden_in(value)
+        return value
 
     def _exchange(self, frame: bytes, deadline: float) -> messages.Reply:
         if self._unrequested is not None:
@@ -174,11 +204,14 @@ class OpenEnvSession:
         self._socket.close()
 
 
-def _encoded(kind: str, data: Any) -> bytes:
+def _encoded(kind: str, data: Any, hidden: Callable[[Any], Any]) -> bytes:
+    """Return a request as JSON; ``hidden`` replaces the secrets in what an error shows."""
     try:
         return messages.encode(kind, data)
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         wrong = InvalidAction if kind == messages.STEP else InvalidArgument
+        if isinstance(data, dict):  # whose other values may be no JSON
+            data = {name: hidden(one) if isinstance(one, str) else one for name, one in data.items()}
         raise wrong(f"{shown(data)} cannot be sent as JSON: {error}") from None
 
 
