@@ -185,6 +185,17 @@ def test_a_crash_is_a_crash(new: OpenEnvServer) -> None:
             env.step(ONE)
 
 
+@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "UNKNOWN_TYPE", "VALIDATION_ERROR"])
+def test_a_server_that_cannot_tell_its_state_goes_on_with_the_episode(new: OpenEnvServer, code: str) -> None:
+    with ew.make(new.name) as env:
+        env.reset(seed=1)
+        env.step(ONE)
+        new.faults.append(saying(error(code, "the state is no JSON")))
+        assert "given" not in ew.state_of(env)
+        assert env.step(ONE)[0]["text"] == "2"
+        assert len(new.talks) == 1
+
+
 def test_a_full_server_is_a_fault_of_capacity() -> None:
     with openenv_server(capacity=1) as server:
         first, second = ew.make(server.name), ew.make(server.name, reset_deadline=0)

@@ -29,6 +29,8 @@ _REPLIES = {RESET: "observation", STEP: "observation", STATE: "state"}
 """The type of the reply to each request."""
 _APART = ("reward", "done", "metadata")
 """Members of every observation that are no parts of the observation space."""
+_ENDING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+"""Codes of errors after which a server closes the connection."""
 _MAX_MESSAGE_CHARS = 500
 
 SKIPPED = frozenset(_APART)
@@ -68,6 +70,11 @@ def decode(url: str, message: bytes) -> Reply:
         raise SessionLost(
             f"{url} sent what is no message of OpenEnv: {shown(message[:60])} ({error})"
         ) from None
+
+
+def leaves_session(reply: Reply) -> bool:
+    """Return whether a reply is an error after which the server goes on with the session."""
+    return reply.type == "error" and reply.data.get("code") not in _ENDING
 
 
 def data_of(url: str, kind: str, reply: Reply, sent: Any, known: Collection[str] | None) -> dict[str, Any]:

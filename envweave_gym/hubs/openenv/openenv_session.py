@@ -81,17 +81,20 @@ class OpenEnvSession:
         """Send a request and return the data of its reply; error replies raise what they mean.
 
         ``known`` are the members of actions, if the server's schema names them all. After ``InvalidAction`` and
-        ``InvalidArgument`` the episode goes on. After all other errors the session is lost.
+        ``InvalidArgument``, and if the server cannot tell its state, the episode goes on. After all other errors the
+        session is lost.
         """
         frame = _encoded(kind, data, self._hidden)
         if not self._owner.is_here():
             raise SessionLost(f"{self.url}: the session belongs to the process that opened it")
+        goes_on = False
         if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise TimeoutError(f"{self.url}: another thread's call did not end before the deadline")
         try:
             if self._why_lost:
                 raise SessionLost(f"{self.url}: the session is lost: {self._why_lost}")
             reply = self._exchange(frame, deadline)
+            goes_on = kind == messages.STATE and messages.leaves_session(reply)
             if reply.type == "error" and self._secrets:
                 reply.data, data = self._hidden(reply.data), self._hidden(data)
             return messages.data_of(self.url, kind, reply, data, known)
@@ -99,7 +102,7 @@ class OpenEnvSession:
             self._lose(error)
             raise self.without_secrets(connection_error(self.url, error)) from None
         except BaseException as error:
-            if not isinstance(error, (InvalidAction, InvalidArgument)):
+            if not goes_on and not isinstance(error, (InvalidAction, InvalidArgument)):
                 self._lose(error)
             hidden = self.without_secrets(error)
             if hidden is error:
