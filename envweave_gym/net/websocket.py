@@ -150,6 +150,11 @@ class FrameReader:
         """Least number of bytes that must still arrive before the next message is complete."""
         return self._need - self._have
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there are bytes that no message has been cut from yet."""
+        return self._have > 0
+
     def feed(self, data: bytes) -> None:
         """Append bytes that have arrived."""
         self._received.append(data)
@@ -259,6 +264,11 @@ class WebSocket:
                 raise ConnectionClosed(payload)
             if kind == PING:
                 self._socket.send_all(frame_of(payload, masked=True, kind=PONG), deadline)
+
+    @property
+    def has_received(self) -> bool:
+        """Whether bytes have arrived after the last message, which ``poll`` on the descriptor does not report."""
+        return self._reader.has_bytes
 
     def fileno(self) -> int:
         """Return the file descriptor, for ``poll``; -1 after :meth:`close`."""

@@ -12,13 +12,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from openenv_servers import NEW, OLD, SCHEMA, OpenEnvServer, error, observing, openenv_server, saying
+from openenv_servers import NEW, OLD, SCHEMA, OpenEnvServer, Talk, error, observing, openenv_server, saying
 
 import envweave_gym as ew
 from envweave_gym.core.faults import EnvironmentCrashed, NotAvailable, ResetNeeded
 from envweave_gym.hubs.openenv import openenv_pings
 from envweave_gym.hubs.openenv.json_schema_space import JsonObject
-from envweave_gym.net.websocket import CLOSE, frame_of
+from envweave_gym.net.websocket import CLOSE, PING, TEXT, frame_of
 
 ID = "envweave/OpenEnv-v0"
 
@@ -324,6 +324,24 @@ def test_pings_between_calls_are_answered(new: OpenEnvServer, monkeypatch: pytes
         (talk,) = new.talks
         talk.ping()
         assert talk.pongs.wait(10)
+        assert env.step(delta(1))[0]["text"] == "1"
+
+
+def test_a_ping_that_came_with_a_reply_is_answered(
+    new: OpenEnvServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reply_and_ping(talk: Talk) -> None:
+        data = {"observation": {"count": 1, "text": "1"}, "reward": 1.0, "done": False}
+        reply = json.dumps({"type": "observation", "data": data}).encode()
+        frames = frame_of(reply, masked=False, kind=TEXT) + frame_of(b"?", masked=False, kind=PING)
+        talk.client.sendall(frames)  # in one packet
+
+    monkeypatch.setattr(openenv_pings, "_LOOK_EVERY_S", 0.01)
+    with ew.make(new.name) as env:
+        env.reset(seed=1)
+        new.faults.append(reply_and_ping)
+        env.step(delta(1))
+        assert new.talks[0].pongs.wait(10)
         assert env.step(delta(1))[0]["text"] == "1"
 
 

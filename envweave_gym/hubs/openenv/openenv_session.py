@@ -162,7 +162,9 @@ class OpenEnvSession:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self._why_lost or self._unrequested is not None or not _is_readable(self._socket.fileno()):
+            if self._why_lost or self._unrequested is not None:
+                return
+            if not self._socket.has_received and not _is_readable(self._socket.fileno()):
                 return
             self._unrequested = self._socket.receive(time.monotonic() + _PING_TIMEOUT_S)
         except TimeoutError:  # it was a ping, or the beginning of something longer
