@@ -15,6 +15,7 @@ from torch import Tensor
 from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch, token_limit
 from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Transformer, precision_for
 from envweave_gym_server.tinker.models.lora import FrozenAdapter
+from envweave_gym_server.tinker.models.prefix_packing import common_prefix_length
 from envweave_gym_server.tinker.models.prompt_scores import PromptScores, score_prompt
 from envweave_gym_server.tinker.models.token_choice import ChoiceRules, TokenLogprobs, choose, top_logprobs
 
@@ -169,13 +170,19 @@ def sample(
 
 def _admitted(config: ModelConfig, waiting: list[_Sequence]) -> tuple[list[_Sequence], list[_Sequence]]:
     """Split off the first sequences that fit in a batch: one at least."""
-    limit, needed = token_limit(config), 0
+    limit, own = token_limit(config), 0
     prompts: set[tuple[int, ...]] = set()
+    first = np.array([*waiting[0].request.prompt, *waiting[0].tokens], np.int64)
+    common = longest = len(first)
     for count, sequence in enumerate(waiting):
         known = (*sequence.request.prompt, *sequence.tokens)
-        needed += min(_ASSUMED_TOKENS, sequence.limit - len(sequence.tokens))
-        needed += 0 if known in prompts else len(known)
-        prompts.add(known)
+        own += min(_ASSUMED_TOKENS, sequence.limit - len(sequence.tokens))
+        if known not in prompts:
+            prompts.add(known)
+            common = min(common, common_prefix_length(first, np.array(known, np.int64)))
+            longest = max(longest, len(known))
+        # What follows the common prefix is padded to the longest prompt.
+        needed = common + len(prompts) * (longest - common) + own
         if count and (needed > limit or count >= MAX_BATCH_SEQUENCES):
             return waiting[:count], waiting[count:]
     return waiting, []

@@ -232,6 +232,37 @@ def test_the_space_for_continuations_shrinks_with_the_sequences_that_fit(
     ]
 
 
+def test_the_keys_of_prompts_of_mixed_lengths_stay_within_the_limit(
+    transformer: Transformer, monkeypatch: pytest.MonkeyPatch
+):
+    requests = [SampleRequest([token, token, 1], 1, 4, seed=token) for token in range(30)]
+    requests.insert(15, SampleRequest([30] * (CONTEXT - 6), 2, 6, seed=1))
+    expected = sample(transformer, None, requests, text_of)
+    sizes = list[int]()
+
+    def prefill(batch: DecodingBatch, prompts: Any) -> None:
+        compute(batch, prompts)
+        sizes.append(sum(part.nbytes for layer in (*batch._common, *batch._rest) for part in layer))
+
+    compute = DecodingBatch._prefill
+    limit = 3 * 2 * 16 * 2 * 4 * 150  # 150 tokens
+    monkeypatch.setattr(DecodingBatch, "_prefill", prefill)
+    monkeypatch.setattr(decoding_batch, "CACHE_BYTES", limit)
+    limited = sample(transformer, None, requests, text_of)
+    assert max(sizes) <= limit  # all are padded to the longest
+    assert [tokens_of(result) for result in limited] == [tokens_of(result) for result in expected]
+
+
+def test_sequences_whose_prompts_leave_no_space_go_on_one_by_one(
+    transformer: Transformer, monkeypatch: pytest.MonkeyPatch
+):
+    requests = [SampleRequest([token] * 20, 2, 5, seed=token) for token in range(3)]
+    expected = sample(transformer, None, requests, text_of)
+    monkeypatch.setattr(decoding_batch, "CACHE_BYTES", 3 * 2 * 16 * 2 * 4 * 10)  # 10 tokens
+    limited = sample(transformer, None, requests, text_of)
+    assert [tokens_of(result) for result in limited] == [tokens_of(result) for result in expected]
+
+
 def test_no_batch_has_more_sequences_than_the_limit(
     transformer: Transformer, monkeypatch: pytest.MonkeyPatch
 ):
