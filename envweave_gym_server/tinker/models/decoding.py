@@ -24,6 +24,8 @@ MAX_BATCH_SEQUENCES = 256
 """Most sequences that are continued at once: their logits are in memory together."""
 LOWEST_TEMPERATURE = 1e-6
 """Logits that are divided by less overflow."""
+MOST_TOP_LOGPROBS = 100
+"""Most probable tokens that are returned for each position."""
 _ASSUMED_TOKENS = 64
 """Tokens reserved for a new sequence; it is suspended if it gets longer and the cache is full."""
 _SLACK_TOKENS = 8
@@ -122,9 +124,13 @@ def check_request(config: ModelConfig, request: SampleRequest) -> None:
     if not 0 < length < config.context:
         raise ValueError(f"the prompt has {length} tokens; the model takes 1 to {config.context - 1}")
     check_tokens(config, request.prompt, "the prompt")
-    for name, least in {"count": 1, "max_tokens": 1, "top_logprobs": 0, "top_prompt_logprobs": 0}.items():
-        if getattr(request, name) < least:
-            raise ValueError(f"{name} must be at least {least}, not {getattr(request, name)}")
+    for name in ("count", "max_tokens"):
+        if getattr(request, name) < 1:
+            raise ValueError(f"{name} must be at least 1, not {getattr(request, name)}")
+    most = min(config.vocabulary, MOST_TOP_LOGPROBS)
+    for name in ("top_logprobs", "top_prompt_logprobs"):
+        if not 0 <= getattr(request, name) <= most:
+            raise ValueError(f"{name} must be 0 to {most}, not {getattr(request, name)}")
     if request.temperature != 0 and not LOWEST_TEMPERATURE <= request.temperature < float("inf"):
         raise ValueError(
             f"temperature must be 0 (greedy) or from {LOWEST_TEMPERATURE} on, not {request.temperature}"
@@ -135,9 +141,9 @@ def check_request(config: ModelConfig, request: SampleRequest) -> None:
 
 def check_tokens(config: ModelConfig, tokens: Sequence[int], name: str) -> None:
     """Raise ``ValueError`` if a token is not in the vocabulary."""
-    ids = np.asarray(tokens, np.int64)
-    if len(ids) and not 0 <= ids.min() <= ids.max() < config.vocabulary:
-        wrong = ids[(ids < 0) | (ids >= config.vocabulary)][0]
+    # Python's integers, because a token from JSON may have more than 64 bits.
+    if len(tokens) and not 0 <= min(tokens) <= max(tokens) < config.vocabulary:
+        wrong = next(token for token in tokens if not 0 <= token < config.vocabulary)
         raise ValueError(f"{name} has the token {wrong}; the model has tokens 0 to {config.vocabulary - 1}")
 
 

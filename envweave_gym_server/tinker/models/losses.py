@@ -192,7 +192,7 @@ def _check_datum(config: ModelConfig, datum: Datum, loss: _Loss, name: str) -> N
         if key not in (*loss.required, *loss.optional):
             known = ", ".join((*loss.required, *loss.optional))
             raise ValueError(f"{name} has the input {key!r}, which the loss does not use; it uses {known}")
-        _check_shape(key, values, length, datum.inputs["target_tokens"], name)
+        _check_shape(key, values, length, datum.inputs["target_tokens"], name, config.vocabulary)
     _check_tokens(config, datum.inputs["target_tokens"], f"target_tokens of {name}")
     low, high = (datum.inputs.get(key) for key in _CLIPS)
     for key, values in zip(_CLIPS, (low, high), strict=True):
@@ -202,11 +202,14 @@ def _check_datum(config: ModelConfig, datum: Datum, loss: _Loss, name: str) -> N
         raise ValueError(f"{_CLIPS[0]} of {name} is above {_CLIPS[1]} at some token")
 
 
-def _check_shape(key: str, values: Tensor, length: int, targets: Tensor, name: str) -> None:
+def _check_shape(key: str, values: Tensor, length: int, targets: Tensor, name: str, most: int) -> None:
+    """Raise ``ValueError`` for a wrong shape; a token has ``most`` targets at most."""
     if key == "target_tokens" and (values.dim() not in (1, 2) or values.is_floating_point()):
         raise ValueError(
             f"target_tokens of {name} must be integers of the shape ({length},) or ({length}, K)"
         )
+    if key == "target_tokens" and values.dim() == 2 and not 0 < values.shape[1] <= most:
+        raise ValueError(f"target_tokens of {name} has {values.shape[1]} targets a token; give 1 to {most}")
     if len(values) != length:
         raise ValueError(f"{key} of {name} has {len(values)} entries, but the row has {length} tokens")
     if values.shape != targets.shape:

@@ -135,6 +135,8 @@ def row(**changes: Tensor) -> Datum:
         (Datum([1], {"target_tokens": torch.tensor([1])}), "ppo", {}, "datum 0 has no 'logprobs'"),
         (row(advantages=torch.ones(2)), "ppo", {}, "advantages of datum 0 has 2 entries, but the row has 3"),
         (row(target_tokens=torch.tensor([1, 2, 61])), "ppo", {}, "token 61"),
+        (row(target_tokens=torch.ones(3, 0).long()), "ppo", {}, "0 targets a token; give 1 to 61"),
+        (row(target_tokens=torch.ones(3, 62).long()), "ppo", {}, "62 targets a token"),
         (row(target_tokens=torch.tensor([1.0, 2, 3])), "ppo", {}, "must be integers"),
         (row(advantages=torch.tensor([1.0, math.nan, 1])), "ppo", {}, "advantages of datum 0 .* not finite"),
         (row(logprobs=torch.ones(3, 2)), "ppo", {}, "shape"),

@@ -39,6 +39,12 @@ def sample_of(model_input: types.ModelInput, **options: Any) -> Call:
     )
 
 
+def top_of(**options: int) -> Call:
+    return lambda client: (
+        client.create_sampling_client(base_model=BASE).result().sample(prompt([3]), 1, params(), **options)
+    )
+
+
 def twice_saved(client: tinker.ServiceClient) -> Any:
     training = model(client)
     training.save_state("twice").result()
@@ -112,6 +118,29 @@ REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
     "too long prompt": (sample_of(prompt([3] * 999)), tinker.BadRequestError, "999"),
     "empty prompt": (sample_of(types.ModelInput.empty()), tinker.BadRequestError, "prompt"),
     "token of no word": (sample_of(prompt([3, 99_999])), tinker.BadRequestError, "99999"),
+    "token of more than 64 bits": (
+        sample_of(prompt([3, 2**70])),
+        tinker.BadRequestError,
+        str(2**70),
+    ),
+    "most probable tokens": (top_of(topk_sample_logprobs=10**12), tinker.BadRequestError, str(10**12)),
+    "most probable tokens of the prompt": (
+        top_of(topk_prompt_logprobs=101),
+        tinker.BadRequestError,
+        "top_prompt_logprobs must be 0 to",
+    ),
+    "targets of no width": (
+        pass_of(
+            types.Datum(
+                model_input=prompt(TOKENS),
+                loss_fn_inputs={
+                    "target_tokens": types.TensorData(data=[], dtype="int64", shape=[len(TOKENS), 0])
+                },
+            )
+        ),
+        tinker.BadRequestError,
+        "0 targets a token",
+    ),
     "number of samples": (
         lambda client: (
             client.create_sampling_client(base_model=BASE).result().sample(prompt([3]), 10**9, params())
