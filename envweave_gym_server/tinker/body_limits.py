@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from flask import Flask, g, request
 
@@ -44,21 +46,31 @@ class ByteBudget:
 def limit_bodies(app: Flask, budget: ByteBudget) -> None:
     """Refuse bodies that are too large, and for now those for which ``budget`` has no bytes left."""
 
+    def take(count: int) -> None:
+        if not budget.take(count):
+            raise Busy(f"{budget.used >> 20} MB of requests are read at this moment; come again")
+        g.taken_bytes = g.get("taken_bytes", 0) + count
+
     @app.before_request
     def admit() -> None:
+        g.take_bytes = take
         length, largest = request.content_length or 0, app.config["MAX_CONTENT_LENGTH"]
+        stream = request.environ["wsgi.input"]
         if length > largest:
-            _discard(length)
+            _discard(stream, length)
             raise BadInput(
                 f"the body of {request.path} has {length} bytes, and this server reads {largest} at most; send fewer "
                 "or shorter rows at a time"
             )
+        if request.content_length is None:
+            request.environ["wsgi.input"] = _CountedStream(stream, take)
         if length <= SMALL_BODY:
             return
-        if not budget.take(length):
-            _discard(length)
-            raise Busy(f"{budget.used >> 20} MB of requests are read at this moment; come again")
-        g.taken_bytes = length
+        try:
+            take(length)
+        except Busy:
+            _discard(stream, length)
+            raise
 
     @app.teardown_request
     def give_back(_: BaseException | None) -> None:
@@ -67,8 +79,31 @@ def limit_bodies(app: Flask, budget: ByteBudget) -> None:
             budget.give_back(taken)
 
 
-def _discard(length: int) -> None:
+def take_bytes(count: int) -> None:
+    """Take bytes for what the current request decodes to, until its end; raise ``Busy`` if there are none."""
+    g.take_bytes(count)
+
+
+class _CountedStream:
+    """A body of unknown length: its bytes are taken as they are read."""
+
+    def __init__(self, stream: Any, take: Callable[[int], None]) -> None:
+        self._stream, self._take, self._length = stream, take, 0
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._stream.read(size)
+        self._length += len(piece)
+        if self._length > SMALL_BODY:
+            try:
+                self._take(len(piece))
+            except Busy:
+                _discard(self._stream, _MOST_DISCARDED)
+                raise
+        return piece
+
+
+def _discard(stream: Any, length: int) -> None:
     """Read a body and keep nothing of it: a reply before its end would be lost when the connection is reset."""
-    stream, left = request.environ["wsgi.input"], min(length, _MOST_DISCARDED)
+    left = min(length, _MOST_DISCARDED)
     while left > 0 and (piece := stream.read(min(left, _PIECE_BYTES))):
         left -= len(piece)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from envweave_gym.core.faults import shown
 from envweave_gym_server.tinker.api_errors import BadInput
+from envweave_gym_server.tinker.body_limits import SMALL_BODY
 from envweave_gym_server.tinker.futures import PROTOBUF, Reply
 from envweave_gym_server.tinker.models.decoding import SampledSequence, SampleResult, TokenLogprobs
 from envweave_gym_server.tinker.models.losses import Datum
@@ -32,6 +33,7 @@ from envweave_gym_server.tinker.request_bodies import Sample
 LARGEST_BODY = 256 << 20
 MOST_SPARSE_CELLS = 16 << 20
 """Cells of all sparse tensors of a request together, zeros included, which take 8 bytes each."""
+_CELL_BYTES, _PIECE_BYTES = 8, 1 << 20
 _DTYPES: dict[int, type[np.generic]] = {
     pb.DTYPE_FLOAT32: np.float32,
     pb.DTYPE_INT64: np.int64,
@@ -53,31 +55,45 @@ class TrainingRequest:
     forward_only: bool
     spans: list[tuple[list[Span], list[Span]]]
 
+    @property
+    def size(self) -> int:
+        """The bytes of the datums in memory."""
+        tokens = 4 * sum(len(one.tokens) for one in self.datums)
+        return tokens + sum(values.nbytes for one in self.datums for values in one.inputs.values())
 
-def decompressed(body: bytes, encoding: str) -> bytes:
-    """Return a request's body without its compression, ``zstd`` or none."""
+
+def decompressed(body: bytes, encoding: str, take: Callable[[int], None]) -> bytes:
+    """Return a request's body without its compression, ``zstd`` or none; ``take`` admits more bytes, or raises."""
     if not encoding:
         return body
     if encoding != "zstd":
         raise BadInput(f"Content-Encoding {shown(encoding)} is not read here; send zstd, or none")
+    pieces: list[bytes] = []
+    length = 0
     try:
         with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            text = reader.read(LARGEST_BODY + 1)
+            while piece := reader.read(_PIECE_BYTES):
+                length += len(piece)
+                if length > LARGEST_BODY:
+                    raise BadInput(
+                        f"the body is larger than {LARGEST_BODY >> 20} MB; send fewer datums at a time"
+                    )
+                if length > SMALL_BODY:
+                    take(len(piece))
+                pieces.append(piece)
     except zstandard.ZstdError as error:
         raise BadInput(f"the body is not zstd: {error}") from None
-    if len(text) > LARGEST_BODY:
-        raise BadInput(f"the body is larger than {LARGEST_BODY >> 20} MB; send fewer datums at a time")
-    return text
+    return b"".join(pieces)
 
 
-def training_request(body: bytes) -> TrainingRequest:
-    """Decode the body of ``forward_backward``."""
+def training_request(body: bytes, take: Callable[[int], None]) -> TrainingRequest:
+    """Decode the body of ``forward_backward``; ``take`` admits the bytes of sparse tensors, or raises."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
     except DecodeError:
         raise BadInput("the body is no ForwardBackwardRequest of tinker 0.25 or later") from None
-    _check_sparse(message)
+    take(_CELL_BYTES * _sparse_cells(message))
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for name, value in message.loss_fn_config_v2.items():
         config[name] = value.text if value.HasField("text") else value.number
@@ -92,8 +108,8 @@ def training_request(body: bytes) -> TrainingRequest:
     )
 
 
-def _check_sparse(message: pb.ForwardBackwardRequest) -> None:
-    """Refuse sparse tensors that a few bytes claim to be larger than any row needs."""
+def _sparse_cells(message: pb.ForwardBackwardRequest) -> int:
+    """Return the cells of all sparse tensors; refuse those that a few bytes claim to be larger than any row needs."""
     tensors = (one for datum in message.data for one in datum.loss_fn_inputs.values())
     cells = sum(
         math.prod(map(abs, one.shape)) for one in tensors if one.WhichOneof("encoding") == "sparse_csr"
@@ -103,6 +119,7 @@ def _check_sparse(message: pb.ForwardBackwardRequest) -> None:
             f"the sparse tensors of the request have {cells} cells together, with their zeros; send fewer datums at a "
             f"time, {MOST_SPARSE_CELLS} cells at most"
         )
+    return cells
 
 
 def _datum(place: int, message: pb.Datum) -> Datum:

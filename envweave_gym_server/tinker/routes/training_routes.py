@@ -10,6 +10,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from envweave_gym.core.faults import shown
 from envweave_gym_server.tinker.api_errors import BadInput
+from envweave_gym_server.tinker.body_limits import take_bytes
 from envweave_gym_server.tinker.checkpoints import CheckpointFile, checked_name, expiry
 from envweave_gym_server.tinker.engine import Operation
 from envweave_gym_server.tinker.futures import Future, Reply, json_reply
@@ -107,8 +108,8 @@ def forward_backward() -> Response:
     if request.mimetype != "application/x-protobuf":
         raise BadInput("forward_backward is a protobuf message here, as tinker 0.25 and later send it")
     service = the_service()
-    body = decompressed(request.get_data(), request.headers.get("Content-Encoding", ""))
-    wanted = training_request(body)
+    body = decompressed(request.get_data(), request.headers.get("Content-Encoding", ""), take_bytes)
+    wanted = training_request(body, take_bytes)
     model = service.models.find(wanted.model_id)
     try:
         _check_pass(service, model, wanted)
@@ -122,7 +123,7 @@ def forward_backward() -> Response:
         model,
         wanted.seq_id,
         lambda: training_reply(run(wanted.datums, wanted.loss, wanted.loss_config)),
-        size=len(body),
+        size=max(len(body), wanted.size),
     )
 
 

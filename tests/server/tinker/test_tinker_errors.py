@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 import tinker
+import zstandard
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker_server import BASE, KEY, Server, connected, params, prompt, row
@@ -18,7 +19,7 @@ from tinker_server import BASE, KEY, Server, connected, params, prompt, row
 from envweave_gym_server.tinker import engine
 from envweave_gym_server.tinker.api_errors import BadInput
 from envweave_gym_server.tinker.models.decoding import sample
-from envweave_gym_server.tinker.protobuf_bodies import MOST_SPARSE_CELLS, training_request
+from envweave_gym_server.tinker.protobuf_bodies import MOST_SPARSE_CELLS, decompressed, training_request
 
 DEADLINE_S = 5.0
 TOKENS = [3, 4, 5, 6, 7]
@@ -393,7 +394,23 @@ def test_sparse_tensors_that_claim_too_much_memory_together_are_refused():
         weights.shape.extend([1, MOST_SPARSE_CELLS // 2])
         weights.sparse_csr.crow_indices = bytes(16)
     with pytest.raises(BadInput, match="cells together"):
-        training_request(message.SerializeToString())
+        training_request(message.SerializeToString(), list[int]().append)
+
+
+def test_the_bytes_of_a_request_are_those_after_decoding():
+    message = pb.ForwardBackwardRequest(loss_fn="cross_entropy")
+    targets = message.data.add().loss_fn_inputs["target_tokens"]
+    targets.dtype = pb.DTYPE_INT64
+    targets.shape.extend([1, 100_000])
+    targets.sparse_csr.crow_indices = bytes(16)
+    taken = list[int]()
+    body = message.SerializeToString()
+    assert len(body) < 100
+    assert training_request(body, taken.append).size == sum(taken) == 800_000
+    text = bytes(5 << 20)
+    taken.clear()
+    assert decompressed(zstandard.compress(text), "zstd", taken.append) == text
+    assert sum(taken) == len(text)
 
 
 def test_a_faulty_request_does_not_fail_its_batch(

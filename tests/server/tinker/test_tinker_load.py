@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 import tinker
+import zstandard
 from tinker import types
 from tinker_server import BASE, KEY, Server, connected, params, prompt, row, serving
 
@@ -211,10 +212,20 @@ def test_large_bodies_wait_for_each_other_and_small_ones_do_not(base_folder: Pat
         limit_bodies(app, budget)
         asks = app.test_client()
         assert budget.take(900)
-        large = {"data": b"x" * (SMALL_BODY + 1), "headers": {"X-API-Key": KEY}}
+        large: dict[str, Any] = {"data": b"x" * (SMALL_BODY + 1), "headers": {"X-API-Key": KEY}}
         answer = asks.post("/api/v1/create_session", **large)
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
         assert asks.post("/api/v1/create_session", headers={"X-API-Key": KEY}).status_code == 200
+        chunked: dict[str, Any] = {
+            "data": large["data"] * 2,
+            "headers": {**large["headers"], "Transfer-Encoding": "chunked"},
+        }
+        chunked["environ_overrides"] = {"wsgi.input_terminated": True}
+        assert asks.post("/api/v1/create_session", **chunked).status_code == 429
+        packed = {"data": zstandard.compress(large["data"]), "content_type": "application/x-protobuf"}
+        packed["headers"] = {**large["headers"], "Content-Encoding": "zstd"}
+        assert asks.post("/api/v1/forward_backward", **packed).status_code == 429
+        assert budget.used == 900
         budget.give_back(900)
         assert asks.post("/api/v1/create_session", **large).status_code == 400  # read, and no JSON
         assert budget.used == 0
