@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import envweave_gym
-from envweave_gym.core.faults import Fault
+from envweave_gym.core.faults import Fault, NotAvailable
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
 from envweave_gym.training.run_metrics import summary
 from envweave_gym.training.tinker.demo_options import DemoOptions
@@ -27,14 +27,20 @@ new file mode 100644
 
 
 def score_patches(options: DemoOptions, kind: str) -> dict[str, Any]:
-    """Try one patch of a kind for every issue of the split ``test``, print the rewards, and return the results."""
+    """Try one patch of a kind for every issue of the split ``test``, print the rewards, and return the results.
+
+    Raises ``NotAvailable`` after the table if a patch could not be tried: that says nothing about the patch.
+    """
     options.announce_data()
     issues = instances(options.dataset.get("dataset", SOURCE.hub), "test")
     tried = _model_rewards(options, issues) if kind == "model" else _rewards(options, issues, kind)
     rewards = {issue.instance_id: reward for issue, reward in zip(issues, tried, strict=True)}
     resolved = sum(reward == options.success_reward for reward in rewards.values())
     print(summary(f"{options.env_id}, {kind} patches, backend {options.backend}", rewards))
-    print(f"resolved: {resolved} of {len(rewards)}")
+    lost = [reward for reward in rewards.values() if isinstance(reward, str)]
+    print(f"resolved: {resolved} of {len(rewards) - len(lost)} tried, {len(lost)} lost")
+    if lost:
+        raise NotAvailable(f"{len(lost)} of {len(rewards)} patches could not be tried; the last: {lost[-1]}")
     return {"resolved": resolved, "issues": len(rewards), "rewards": rewards}
 
 

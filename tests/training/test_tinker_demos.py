@@ -132,7 +132,7 @@ def scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scored:
             )
         )
         printed = capsys.readouterr().out
-        assert f"resolved: {result['resolved']} of {len(TOY)}" in printed
+        assert f"resolved: {result['resolved']} of {len(TOY)} tried, 0 lost" in printed
         assert list(result["rewards"]) == TOY
         assert all(name in printed for name in TOY)
         return result
@@ -169,13 +169,16 @@ class Lost:
         pass
 
 
-def test_a_patch_that_could_not_be_tried_has_a_reason_and_no_reward(
-    scored: Scored, monkeypatch: pytest.MonkeyPatch
+def test_patches_that_could_not_be_tried_are_lost_and_not_unresolved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(envweave_gym, "make", lambda *args, **kwargs: Lost())
-    result = scored("gold")
-    assert result["resolved"] == 0
-    assert result["rewards"] == dict.fromkeys(TOY, "the container was removed")
+    words = ["--score", "gold", "--data", "synthetic", "--evaluation", "local", "--out", str(tmp_path)]
+    assert swebench_patch_tinker.main(words) == 1
+    printed = capsys.readouterr()
+    assert f"resolved: 0 of 0 tried, {len(TOY)} lost" in printed.out
+    assert all(f"{name}  the container was removed" in printed.out for name in TOY)
+    assert f"{len(TOY)} of {len(TOY)} patches could not be tried; the last: the container" in printed.err
 
 
 # Whole runs, on a local server with the tiny model
