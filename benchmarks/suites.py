@@ -57,6 +57,7 @@ SUITES = [
     Suite("robotics", "FetchReach-v4", ("gymnasium-robotics==1.4.2", "mujoco==3.2.7")),
     Suite("vizdoom", "vizdoom.gymnasium_wrapper:VizdoomBasic-v1", ("vizdoom==1.3.2",)),
     Suite("lbforaging", "Foraging-8x8-2p-1f-v3", ("lbforaging==2.0.0",), kwargs={"reward": "sum"}),
+    Suite("crafter", "crafter:Env", ("crafter==1.8.3", "gym==0.26.2", "numpy<2")),
     Suite("procgen2", "procgen2:procgen-coinrun-v0", ("procgen2==0.10.7",)),
     Suite("mpe2", "mpe2/simple_spread_v3", ("mpe2==1.1.1",)),
     Suite(

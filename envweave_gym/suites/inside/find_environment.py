@@ -187,7 +187,8 @@ def _with_api(env: Any, api: str | None) -> Found:
     if hasattr(env, "possible_agents") or hasattr(env, "agents"):
         found = Found("aec" if hasattr(env, "agent_iter") or hasattr(env, "last") else "parallel", env)
     elif hasattr(env, "step") and hasattr(env, "reset"):
-        found = Found("gym", env)
+        is_new = old_gym.takes(env, "seed")  # a class may have the calls of old gym, whatever registers it
+        found = Found("gym", env if is_new else old_gym.OldGym(env, None, takes_render_mode=True))
     else:
         raise WrongApi(f"it gave a {type(env).__name__}, which is no environment")
     if api is not None and (api == "gym") != (found.api == "gym"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 
@@ -12,7 +13,7 @@ class OldGym:
     def __init__(self, env: Any, render_mode: Any, *, takes_render_mode: bool) -> None:
         """``takes_render_mode`` says that ``gym.make`` got the render mode; otherwise ``render`` gets it."""
         self.env, self.render_mode, self._takes_render_mode = env, render_mode, takes_render_mode
-        self._takes_seed, self._takes_options = (_takes(env, name) for name in ("seed", "options"))
+        self._takes_seed, self._takes_options = (takes(env, name) for name in ("seed", "options"))
 
     @property
     def observation_space(self) -> Any:
@@ -75,7 +76,7 @@ class OldGym:
         self.env.close()
 
 
-def _takes(env: Any, argument: str) -> bool:
+def takes(env: Any, argument: str) -> bool:
     """Return whether ``reset`` of the environment below all wrappers, which pass arguments on, has this argument."""
     try:
         return all(
@@ -96,11 +97,11 @@ def _layers(env: Any) -> Any:
 
 
 def _seed(env: Any, seed: int) -> None:
-    """Call the environment's ``seed`` method; some have one without arguments, which only say a seed."""
+    """Call the environment's ``seed`` method; without one, or with one without arguments, it plays unseeded."""
     try:
         env.seed(seed)
-    except TypeError:
-        raise ValueError("this environment of old gym takes no seed") from None
+    except (AttributeError, TypeError):
+        print(f"{env} takes no seed, so its episodes do not repeat", file=sys.stderr, flush=True)
 
 
 def make_with_gym(gym: Any, env_id: str, kwargs: dict[str, Any]) -> OldGym:
