@@ -98,10 +98,11 @@ class Packer:
         return narrow.astype(np.int8) if whole else narrow
 
     def _scalar(self, value: Any, depth: int) -> Any:
-        if value.dtype.kind not in _KINDS or value.dtype.itemsize > 16:
+        kind, itemsize = value.dtype.kind, value.dtype.itemsize
+        if kind not in _KINDS or (kind == "f" and itemsize > 8) or (kind == "c" and itemsize > 16):
             packed = self._standard(np.asarray(value))
             return self._scalar(packed[()], depth) if isinstance(packed, np.ndarray) else packed
-        data = value.tobytes() if value.dtype.itemsize else b""
+        data = value.tobytes() if itemsize else b""
         return Ext(SCALAR, _header(value.dtype, ()) + data)
 
     def _container(self, value: Any, depth: int) -> Any:

@@ -1,0 +1,37 @@
+"""The form in which values leave a suite: NumPy scalars of every kind, and infos without an end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envweave_gym.suites.inside import codec
+from envweave_gym.wire.values import loads
+
+SCALARS = [
+    *(np.bool_(True), np.int8(-3), np.uint64(2**64 - 1), np.float16(0.5), np.float32(0.1), np.float64(0.1)),
+    *(np.complex64(1 + 2j), np.complex128(1 - 2j), np.str_(""), np.str_("left"), np.str_("right-most")),
+    *(np.str_("123456"), np.str_("\u00e9\U0001f600 and more"), np.bytes_(b""), np.bytes_(b"ab")),
+    *(np.bytes_(b"more than 16 bytes of it"), np.datetime64("2026-11-20T14:00"), np.timedelta64(3, "s")),
+]
+
+
+def arrived(packed: Any) -> Any:
+    return loads(codec.encode(packed))
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=lambda value: f"{value.dtype}-{value}")
+@pytest.mark.parametrize("pack", [codec.exact, codec.readable])
+def test_scalars_of_every_kind_arrive_as_they_are(value: Any, pack: Any):
+    found = arrived(pack({"value": value}))["value"]
+    assert type(found) is type(value)
+    assert found.dtype == value.dtype
+    assert found == value
+
+
+def test_scalars_of_long_doubles_arrive_as_doubles():
+    found = arrived(codec.exact([np.longdouble(0.5), np.clongdouble(0.5j)]))
+    assert found == [0.5, 0.5j]
+    assert [type(one) for one in found] == [np.float64, np.complex128]
