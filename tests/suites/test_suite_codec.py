@@ -35,3 +35,36 @@ def test_scalars_of_long_doubles_arrive_as_doubles():
     found = arrived(codec.exact([np.longdouble(0.5), np.clongdouble(0.5j)]))
     assert found == [0.5, 0.5j]
     assert [type(one) for one in found] == [np.float64, np.complex128]
+
+
+def array_of(*items: Any) -> Any:
+    array = np.empty(len(items), object)
+    for index, item in enumerate(items):
+        array[index] = item
+    return array
+
+
+def test_arrays_of_objects_arrive_and_those_without_an_end_become_texts():
+    found = arrived(codec.exact(array_of(1, "two", array_of(3.0))))
+    assert (found[:2].tolist(), found[2].tolist()) == ([1, "two"], [3.0])
+    shared: Any = 0
+    for _ in range(40):
+        shared = array_of(shared, shared)
+    cyclic = array_of(None)
+    cyclic[0] = [cyclic]
+    for value in (shared, cyclic):
+        assert isinstance(arrived(codec.readable({"value": value}))["value"], np.ndarray)
+        with pytest.raises(codec.NoForm, match="too many or too deep"):
+            codec.exact(value)
+
+
+class Unreadable(np.ndarray[Any, Any]):
+    def ravel(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise ZeroDivisionError("not to be read")
+
+
+def test_an_array_of_objects_that_cannot_be_read_becomes_a_text():
+    value = array_of(1).view(Unreadable)
+    assert arrived(codec.readable({"value": value}))["value"] == "<Unreadable of 1>"
+    with pytest.raises(codec.NoForm, match="ZeroDivisionError"):
+        codec.exact(value)

@@ -56,9 +56,9 @@ class Packer:
             return self._int(value)
         if np is not None:
             if isinstance(value, np.ndarray):
-                return self._array(value, depth)
+                return self._container(value, depth) if value.dtype.hasobject else self._array(value)
             if isinstance(value, np.generic):
-                return self._scalar(value, depth)
+                return self._scalar(value)
         return self._container(value, depth)
 
     def _int(self, value: int) -> Any:
@@ -68,10 +68,7 @@ class Packer:
             return self._refuse(value, f"an integer of more than {_MAX_BITS} bits")
         return Ext(BIG_INT, hex(value).encode())
 
-    def _array(self, value: Any, depth: int) -> Any:
-        if value.dtype.hasobject:
-            items = [self.pack(item, depth + 1) for item in value.ravel().tolist()]
-            return Ext(OBJECTS, _encode([list(value.shape), items]))
+    def _array(self, value: Any) -> Any:
         if value.dtype.names is None and np.ma.is_masked(value):
             return self._refuse(value, "masked elements")
         if value.dtype.kind not in _KINDS or (
@@ -97,11 +94,11 @@ class Packer:
         whole = narrow.size and (narrow == narrow.astype(np.int64)).all() and "int" in str(value.dtype)
         return narrow.astype(np.int8) if whole else narrow
 
-    def _scalar(self, value: Any, depth: int) -> Any:
+    def _scalar(self, value: Any) -> Any:
         kind, itemsize = value.dtype.kind, value.dtype.itemsize
         if kind not in _KINDS or (kind == "f" and itemsize > 8) or (kind == "c" and itemsize > 16):
             packed = self._standard(np.asarray(value))
-            return self._scalar(packed[()], depth) if isinstance(packed, np.ndarray) else packed
+            return self._scalar(packed[()]) if isinstance(packed, np.ndarray) else packed
         data = value.tobytes() if itemsize else b""
         return Ext(SCALAR, _header(value.dtype, ()) + data)
 
@@ -130,6 +127,9 @@ class Packer:
         return Ext(PAIRS, _encode(pairs))
 
     def _rare(self, value: Any, depth: int) -> Any:
+        if np is not None and isinstance(value, np.ndarray):  # of objects
+            items = [self.pack(item, depth + 1) for item in value.ravel().tolist()]
+            return Ext(OBJECTS, _encode([list(value.shape), items]))
         if isinstance(value, Enum):
             return self._record("enum", value, [getattr(value, "name", None)], [value.value], depth)
         if isinstance(value, tuple):
@@ -200,6 +200,8 @@ def shown(value: Any) -> str:
     """Return the ``repr`` of a value without memory addresses, or its type if its ``repr`` raises."""
     if isinstance(value, (list, tuple, set, frozenset, Mapping)):  # whose repr may be longer than memory
         return f"<{type(value).__name__} of {len(value)}>"
+    if np is not None and isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return f"<{type(value).__name__} of {value.size}>"
     try:
         return _ADDRESS.sub("", repr(value))
     except Exception:  # noqa: BLE001 - a foreign repr may raise anything
