@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +26,8 @@ BROKEN = {
     "RaisesLater": ("contract", "raises"),
     "Segfaults": ("contract", "crashes"),
     "Exits": ("contract", "crashes"),
+    "ExitsAsIfPassed": ("contract", "crashes"),
+    "ExitsAsIfSkipped": ("contract", "crashes"),
     "Hangs": ("contract", "hangs"),
     "HangsUnseeded": ("unseeded_start", "hangs"),
     "IgnoresSeed": ("same_seed", "broken"),
@@ -126,6 +129,16 @@ class Segfaults(Good):
 class Exits(Good):
     def step(self, action: Any) -> Any:
         os._exit(3)
+
+
+class ExitsAsIfPassed(Good):
+    def step(self, action: Any) -> Any:
+        sys.exit(0)
+
+
+class ExitsAsIfSkipped(Good):
+    def step(self, action: Any) -> Any:
+        sys.exit(77)
 
 
 class Hangs(Good):

@@ -10,7 +10,7 @@ import msgspec
 
 from envweave_gym.testing.atlas.prober import Ended
 from envweave_gym.testing.atlas.script_composition import RULES, Api, script_of
-from envweave_gym.testing.atlas.verdicts import CHECKER, MISSING, Kind, Verdict, verdict_of
+from envweave_gym.testing.atlas.verdicts import CHECKER, MISSING, Kind, Verdict, verdict_of, with_token
 
 DEADLINE_S = 60.0
 """Default of the processor time that a script may take, in seconds; five times as much altogether."""
@@ -69,6 +69,15 @@ class Run(Protocol):
     def __call__(self, script: str, deadline_s: float, *, fresh: bool) -> Ended:
         """Return how it ended."""
         ...
+
+
+def tried(
+    rule: str, script: str, run: Run, deadline_s: float, *, fresh: bool = False
+) -> tuple[Ended, Verdict]:
+    """Run the script of a rule; return how it ended, and what that means."""
+    watched, token = with_token(script)
+    ended = run(watched, deadline_s, fresh=fresh)
+    return ended, verdict_of(rule, ended, deadline_s, token)
 
 
 class IdProbe:
@@ -143,8 +152,7 @@ class IdProbe:
         return ended, verdict
 
     def _played(self, rule: str, moves: int, *, fresh: bool = False) -> tuple[Ended, Verdict]:
-        ended = self._run(self._script(rule, moves), self._deadline_s, fresh=fresh)
-        return ended, verdict_of(rule, ended, self._deadline_s)
+        return tried(rule, self._script(rule, moves), self._run, self._deadline_s, fresh=fresh)
 
     def _script(self, rule: str, moves: int, finding: str = "") -> str:
         return script_of(rule, self._api, self._id, imports=self._imports, moves=moves, finding=finding)

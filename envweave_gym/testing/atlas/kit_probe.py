@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from envweave_gym.testing.atlas.id_probe import Finding, Run
-from envweave_gym.testing.atlas.verdicts import Kind, Verdict, verdict_of
+from envweave_gym.testing.atlas.id_probe import Finding, Run, tried
+from envweave_gym.testing.atlas.verdicts import Kind
 
 KIT = "kit"
 PREFIX = "kit."
@@ -42,8 +42,7 @@ def try_kit(
     deadline_s *= _DEADLINES
     given = "".join(f", {key}={value!r}" for key, value in kwargs.items())
     whole = _WHOLE.format(name=name, kwargs=given)
-    ended = run(whole, deadline_s, fresh=False)
-    verdict = verdict_of(KIT, ended, deadline_s)
+    ended, verdict = tried(KIT, whole, run, deadline_s)
     if verdict.outcome == "passed":
         return "passed", ()
     failed = _FAILED.search(ended.stderr)
@@ -66,6 +65,6 @@ def _checked(name: str, given: str, sentence: str, run: Run, deadline_s: float) 
 
 def _finding(check: str, kind: Kind, text: str, script: str, run: Run, deadline_s: float) -> Finding:
     """Return a finding of the kit, after its script has run in a fresh interpreter."""
-    again: Verdict = verdict_of(KIT, run(script, deadline_s, fresh=True), deadline_s)
+    _, again = tried(KIT, script, run, deadline_s, fresh=True)
     reproduced = again.outcome == "finding"
     return Finding(f"{PREFIX}{check}", kind, text[:400], 0, reproduced, script)

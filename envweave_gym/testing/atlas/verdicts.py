@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import signal
 from typing import Literal
 
@@ -39,12 +40,25 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.kind, re.sub(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "#", self.text)
 
 
-def verdict_of(rule: str, ended: Ended, deadline_s: float) -> Verdict:
-    """Return the outcome of a rule's script."""
+def with_token(script: str) -> tuple[str, str]:
+    """Return the script with a random token that it writes to its first stdout when it ends by itself, and the token.
+
+    An exit status alone does not say that: the environment may end the process with any. Line numbers stay.
+    """
+    token = secrets.token_hex(16)
+    write = f"_os.write(_out, b'{token}')"
+    skip = f"sys.exit({SKIPPED})"
+    script = script.replace(f"    {skip}\n", f"    {write}; {skip}\n")
+    return f"import os as _os; _out = _os.dup(1); {script}{write}\n", token
+
+
+def verdict_of(rule: str, ended: Ended, deadline_s: float, token: str) -> Verdict:
+    """Return the outcome of a rule's script; it passes or skips only if it has written its token."""
     lines = ended.stderr.strip().splitlines()
-    if ended.status == 0:
+    completed = token in ended.stdout
+    if ended.status == 0 and completed:
         return Verdict("passed")
-    if ended.status == SKIPPED:
+    if ended.status == SKIPPED and completed:
         return Verdict("skipped", _short(lines[-1] if lines else ""))
     if ended.status is None:
         return Verdict("finding", f"does not end within {deadline_s:g} s of processor time", "hangs")
