@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -161,6 +162,24 @@ def test_a_run_goes_on_where_another_was_killed(toys: Suite, tmp_path: Path):
         survey(atlas, [toys], patterns=["Toy/Go*"], rules=["contract"], report=lines.append)
     assert "1 chosen, 0 to be tried" in lines[0]
     assert [key[2] for key in Atlas(path).ids] == ["Toy/Good-v0"]
+
+
+def test_an_id_is_tried_again_with_rules_that_are_not_in_the_atlas(toys: Suite, tmp_path: Path):
+    lines: list[str] = []
+
+    def surveyed(*rules: str) -> str:
+        lines.clear()
+        names = ["Toy/Good-v0", "Toy/Raises-v0", "Toy/NeedsPackage-v0"]
+        survey(atlas, [toys], patterns=names, rules=rules, report=lines.append)
+        return lines[0]
+
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        assert "3 to be tried" in surveyed("contract")
+        assert "1 to be tried" in surveyed("contract", "closes_twice")  # the others cannot be played
+        assert record(atlas, "Good").outcomes == {"contract": "passed", "closes_twice": "passed"}
+        assert "0 to be tried" in surveyed("contract", "closes_twice")
+        assert "0 to be tried" in surveyed("contract")
+        assert atlas.suites["misbehaving"].versions["python"] == platform.python_version()
 
 
 def test_the_kit_is_run_in_this_python(toys: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,8 @@
 """Surveys suites: lists their IDs, probes each in parallel, and writes a line of JSON per ID; a killed run goes on.
 
 The file is only appended to, under a lock. Its lines are records of suites and of IDs. An ID is not probed again
-if a line of it with the same versions of the suite's packages is there; a half-written last line is cut off.
+if a line of it with the same versions of Python and of the suite's packages has all rules; a half-written last line
+is cut off.
 """
 
 from __future__ import annotations
@@ -139,9 +140,9 @@ def survey(
     rules: Sequence[str] = RULES,
     report: Callable[[str], None] = print,
 ) -> None:
-    """Probe the IDs of the suites that the atlas has not; ``patterns`` and ``limit`` choose some of each suite.
+    """Probe the IDs of the suites of which the atlas lacks a rule.
 
-    ``report`` gets a line for each suite and each ID.
+    ``patterns`` and ``limit`` choose some of each suite; ``report`` gets a line for each suite and each ID.
     """
     for suite in suites:
         listed = _list_ids(suite)
@@ -149,14 +150,18 @@ def survey(
         atlas.add(
             SuiteRecord(suite.name, listed.versions, len(listed.ids), len(chosen), listed.failed_imports)
         )
-        left = [one for one in chosen if not _is_done(atlas, suite, one)]
+        left = [one for one in chosen if not _is_done(atlas, suite, one, rules)]
         report(f"{suite.name}: {len(listed.ids)} IDs, {len(chosen)} chosen, {len(left)} to be tried")
         _probe_all(atlas, _Plan(suite, listed.imports, deadline_s, rules), left, jobs, report)
 
 
-def _is_done(atlas: Atlas, suite: Suite, which: _Id) -> bool:
+def _is_done(atlas: Atlas, suite: Suite, which: _Id, rules: Sequence[str]) -> bool:
+    """Return whether the atlas has the outcomes of these rules, and of the kit if it is run, or why it cannot."""
     record = atlas.ids.get((suite.name, *which[:2]))
-    return record is not None and (suite.kit is None or KIT in record.outcomes or bool(record.unavailable))
+    if record is None or record.unavailable:
+        return record is not None
+    has_kit = suite.kit is None or KIT in record.outcomes
+    return has_kit and (bool(record.stopped) or record.outcomes.keys() >= set(rules))
 
 
 def _list_ids(suite: Suite) -> _Listed:

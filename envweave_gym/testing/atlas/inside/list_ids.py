@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import platform
 import re
 from importlib import metadata
 from typing import Any, Iterator  # noqa: UP035 - as Python 3.8 has it
@@ -81,7 +82,7 @@ def main() -> None:
     found = list(dict.fromkeys(registered([*own, *(name.partition(".")[0] for name in MODULES)])))
     if not any(one[0] != "gym" for one in found):
         found += game_modules(own, failed)
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = {"python": platform.python_version()}
     for name in [*DISTRIBUTIONS, "gymnasium", "pettingzoo", "gym", "numpy"]:
         try:
             versions[name] = metadata.version(name)
