@@ -83,11 +83,27 @@ def _absolute(what: str, line: str, base: Path) -> str:
     return f"{path}{found['extras'] or ''}"
 
 
+def is_url(requirement: str) -> bool:
+    """Return whether a requirement is a URL without a project's name before it."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", requirement) is not None
+
+
+def without_credentials(requirement: str) -> str:
+    """Return a requirement with ``***`` in place of the user name and password in its URL."""
+    return re.sub(r"://[^/\s]*@", "://***@", requirement)
+
+
 def name_of(requirement: str) -> str:
-    """Return the project's name in a requirement, or the last part of a path, for names and messages."""
+    """Return the project's name in a requirement, or the last part of a path or URL, for names and messages."""
+    if is_url(requirement):
+        url, _, fragment = requirement.partition("://")[2].partition("#")
+        if egg := re.search(r"(?:^|&)egg=([\w.-]+)", fragment):
+            return egg[1]
+        path = url.partition("/")[2].partition("?")[0].partition("@")[0]  # after @ there is a revision
+        requirement = "/" + unquote(path).rstrip("/")
     if requirement.startswith("/"):
         stem = Path(re.sub(r"\[[^]]*\]$", "", requirement)).name
-        return re.split(r"-\d|\.whl$|\.tar\.gz$|\.zip$", stem)[0]
+        return re.split(r"-\d|\.whl$|\.tar\.gz$|\.zip$|\.git$", stem)[0]
     return re.split(r"[\s\[<>=!~;@(]", requirement, maxsplit=1)[0]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -28,6 +27,7 @@ from envweave_gym.suites.requirement_lists import (
     for_uv,
     name_of,
     stamp_of,
+    without_credentials,
 )
 from envweave_gym.suites.uv_commands import Uv, uv_program
 
@@ -198,13 +198,14 @@ def _needs_consent(wanted: Requested, command: str | None) -> NotAvailable:
 
 def _listed(wanted: Requested) -> str:
     """Return the requirements for a message, without user names and passwords in URLs."""
-    return re.sub(r"://[^/@\s]*@", "://", ", ".join(wanted.requirements))
+    return ", ".join(map(without_credentials, wanted.requirements))
 
 
 def add_command(name: str, requirements: Sequence[str], python: str | None, *options: str) -> str:
-    """Return the command that adds the requirements as the suite ``name`` and installs them."""
+    """Return the command that adds the requirements as the suite ``name`` and installs them, without passwords."""
+    lines = map(without_credentials, requirements)
     interpreter = [] if python is None else ["--python", python]
-    return shlex.join(["envweave", "suites", "add", name.lower(), *requirements, *interpreter, *options])
+    return shlex.join(["envweave", "suites", "add", name.lower(), *lines, *interpreter, *options])
 
 
 # The cache

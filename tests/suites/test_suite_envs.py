@@ -151,6 +151,11 @@ def test_without_consent_make_says_which_command_to_run(toy: dict[str, Any]):
     toy.pop("install")
     with pytest.raises(NotAvailable, match=r"envweave suites add pinned pinned==1\.0 --ids toy/Walk-v0$"):
         envweave_gym.make("toy/Walk-v0", backend="venv", requirements=["pinned==1.0"])
+    with pytest.raises(
+        NotAvailable, match=r"suites add secret 'git\+https://\*\*\*@host/secret' --ids"
+    ) as refused:
+        envweave_gym.make("toy/Walk-v0", backend="venv", requirements=["git+https://u:hunter2@host/secret"])
+    assert "hunter2" not in str(refused.value)
     with pytest.raises(UnknownEnvironment, match="requirements="):
         envweave_gym.make("toy/Walk-v0", backend="venv")
 

@@ -14,6 +14,7 @@ from toy_wheels import package_folder, toy_wheel
 
 from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable
 from envweave_gym.suites import uv_commands, virtual_environments
+from envweave_gym.suites.requirement_lists import name_of
 from envweave_gym.suites.virtual_environments import (
     acquire,
     installed,
@@ -344,3 +345,24 @@ def test_passwords_of_urls_are_not_printed(offline: Path):
         )
     assert "pass" not in str(refused.value)
     assert "envweave hub install secret" in str(refused.value)
+    for word in ("pass", "p@ss"):
+        with pytest.raises(NotAvailable) as refused:
+            interpreter_of([f"git+https://user:{word}@host/some/secret.git@v1.0"])
+        assert f"user:{word}" not in str(refused.value)
+        assert "suites add secret 'git+https://***@host/some/secret.git@v1.0'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("git+https://user:pass@host/some/Toy.git@feature/x", "Toy"),
+        ("git+ssh://git@host/some/toy", "toy"),
+        ("git+https://host/some/repository#subdirectory=a&egg=toy", "toy"),
+        ("https://host/a/toy-1.0-py3-none-any.whl?x=1", "toy"),
+        ("file:///some/toy/", "toy"),
+        ("toy @ git+https://user:pass@host/other.git", "toy"),
+        ("toy@https://host/other.whl", "toy"),
+    ],
+)
+def test_the_name_of_a_requirement_with_a_url_is_that_of_the_project(requirement: str, name: str):
+    assert name_of(requirement) == name
