@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envweave_gym.cli.tables import print_json, screen_width, table
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.registry.in_suites import with_inside
 from envweave_gym.suites import virtual_environments
 from envweave_gym.suites.suite_files import (
@@ -131,9 +131,12 @@ def sweep(args: argparse.Namespace) -> int:
     """Remove virtual environments that were not used for a while."""
     if not args.days >= 0:
         raise InvalidArgument(f"--days {args.days} is not a number of days from 0")
-    removed = virtual_environments.sweep(args.days)
+    failed: list[str] = []
+    removed = virtual_environments.sweep(args.days, failed)
     if args.json:
         print_json({"removed": removed})
-    else:
+    elif removed or not failed:
         print("\n".join(f"removed {name}" for name in removed) or "nothing to remove")
+    if failed:
+        raise NotAvailable("; ".join(failed))
     return 0

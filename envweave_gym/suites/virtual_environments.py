@@ -299,8 +299,10 @@ def _install(wanted: Requested, refresh: bool) -> None:
         key = _digest([pins, version, wanted.stamp])
         _make(wanted, _environment(key), interpreter, version, pins)
         _write(resolution, _Resolution(key))
-    _remove_replaced(wanted, key)
-    sweep(UNUSED_DAYS)
+    failed = _remove_replaced(wanted, key)
+    sweep(UNUSED_DAYS, failed)
+    for reason in failed:  # the environment is there, whatever of others cannot be removed
+        print(f"envweave: {reason}", file=sys.stderr, flush=True)
 
 
 def _make(wanted: Requested, folder: Path, interpreter: str, version: str, pins: list[str]) -> None:
@@ -330,13 +332,17 @@ def _write(path: Path, value: object) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _remove_replaced(wanted: Requested, key: str) -> None:
-    """Remove the environments of earlier contents of the same local packages, unless they are in use."""
-    if not wanted.stamp:
-        return
-    for folder, marker in installed():
+def _remove_replaced(wanted: Requested, key: str) -> list[str]:
+    """Remove the environments of earlier contents of the same local packages, unless they are in use.
+
+    Return why some cannot be removed.
+    """
+    failed: list[str] = []
+    for folder, marker in installed() if wanted.stamp else ():
         if marker.request == wanted.request and folder.name != key:
-            remove_unused(folder)
+            with _collected(failed, folder):
+                remove_unused(folder)
+    return failed
 
 
 # Removal
@@ -375,11 +381,24 @@ def is_in_use(folder: Path) -> bool:
     return lock is None
 
 
-def sweep(days: float = UNUSED_DAYS) -> list[str]:
+@contextmanager
+def _collected(failed: list[str], path: Path) -> Generator[None]:
+    """Append the reason to ``failed`` if a path cannot be removed."""
+    try:
+        yield
+    except NotAvailable as error:
+        failed.append(str(error))
+    except OSError as error:
+        failed.append(f"{path} cannot be removed: {error}")
+
+
+def sweep(days: float = UNUSED_DAYS, failed: list[str] | None = None) -> list[str]:
     """Remove environments that were not used for ``days`` and that no process uses, and what was left half-made.
 
-    Return the names of the removed folders.
+    Return the names of the removed folders. Why others cannot be removed is appended to ``failed``; without that list
+    it is raised as ``NotAvailable`` at the end.
     """
+    reasons: list[str] = [] if failed is None else failed
     environments = cache_folder() / "environments"
     try:
         entries = sorted(environments.iterdir())
@@ -387,13 +406,17 @@ def sweep(days: float = UNUSED_DAYS) -> list[str]:
         return []
     removed: list[str] = []
     for entry in entries:
-        if entry.suffix == ".lock":
-            folder = entry.with_suffix("")
-            if not folder.exists():
-                remove_unused(folder)
-        elif _is_old(entry, days) and remove_unused(entry):
-            removed.append(entry.name)
-    _sweep_resolutions()
+        with _collected(reasons, entry):
+            if entry.suffix == ".lock":
+                folder = entry.with_suffix("")
+                if not folder.exists():
+                    remove_unused(folder)
+            elif _is_old(entry, days) and remove_unused(entry):
+                removed.append(entry.name)
+    with _collected(reasons, cache_folder() / "resolutions"):
+        _sweep_resolutions()
+    if reasons and failed is None:
+        raise NotAvailable("; ".join(reasons))
     return removed
 
 

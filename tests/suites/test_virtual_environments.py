@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_wheels import package_folder, toy_wheel
 
+from envweave_gym.cli import main
 from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable
 from envweave_gym.suites import uv_commands, virtual_environments
 from envweave_gym.suites.requirement_lists import name_of
@@ -247,6 +249,32 @@ def test_sweeping_leaves_files_of_others_alone_and_removes_what_is_half_made(off
     assert sweep() == ["half-made"]
     assert (offline / "environments" / ".DS_Store").exists()
     assert [path.suffix for path in (offline / "resolutions").iterdir()] == [".json"]
+
+
+def test_a_folder_that_cannot_be_removed_stops_neither_installs_nor_the_sweep_of_others(
+    offline: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    remove = virtual_environments.shutil.rmtree
+
+    def refusing(path: Path, **how: Any) -> None:
+        if Path(path).name == "a-stuck-one":
+            raise PermissionError(13, "Permission denied")
+        remove(path, **how)
+
+    monkeypatch.setattr(virtual_environments.shutil, "rmtree", refusing)
+    for name in ("a-stuck-one", "half-made"):
+        (offline / "environments" / name).mkdir(parents=True)
+    interpreter_of(["pinned"], install=True)
+    said = capfd.readouterr().err
+    assert "a-stuck-one cannot be removed: [Errno 13] Permission denied" in said
+    assert not (offline / "environments" / "half-made").exists()
+    (offline / "environments" / "half-made").mkdir()
+    assert main(["suites", "sweep"]) == 1
+    said = capfd.readouterr()
+    assert said.out == "removed half-made\n"
+    assert "a-stuck-one cannot be removed" in said.err
+    with pytest.raises(NotAvailable, match="a-stuck-one"):
+        sweep()
 
 
 def test_a_thread_that_is_interrupted_while_it_waits_leaves_no_lock(
