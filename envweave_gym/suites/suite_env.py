@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envweave_gym.suites.suite_session import Launch, ProcessSlot, SuiteSession
+from envweave_gym.suites.suite_session import Launch, ProcessSlot, SuiteSession, check_travels
 from envweave_gym.wrappers.gym_stream import LaunchedStream
 
 _RESULTS = 5
@@ -151,6 +151,7 @@ class SuiteStream(LaunchedStream):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode; the first one in another process begins with a seed."""
+        check_travels(self.name, options)
         inner: Any = self.unwrapped
         if not inner.goes_on:
             self._keeps_generator = False

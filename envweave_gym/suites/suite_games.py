@@ -21,7 +21,7 @@ from envweave_gym.core.seeding import Seeds
 from envweave_gym.episode.stream import Stream
 from envweave_gym.remote.games import RemoteAEC, RemoteGame, RemoteParallel
 from envweave_gym.remote.served_environment import FAULTS
-from envweave_gym.suites.suite_session import Launch, SuiteSession
+from envweave_gym.suites.suite_session import Launch, SuiteSession, check_travels
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
 from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
@@ -325,6 +325,10 @@ class _SuiteGame(RemoteGame):
         self._spaces: Any = _SuiteSpaces(session)
         self._seeds = Seeds(self.name)
         self._prepare(launch.kwargs.get("render_mode"))
+
+    def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        check_travels(self.name, options)
+        return super()._start(seed, options)
 
     @staticmethod
     def _pack(action: Any) -> Any:

@@ -24,7 +24,7 @@ from envweave_gym.suites.virtual_environments import VirtualEnvironment, lease_o
 from envweave_gym.wire.foreign_spaces import opaque
 from envweave_gym.wire.spaces import Path as SpacePath
 from envweave_gym.wire.spaces import base_of, space_from_data
-from envweave_gym.wire.values import dumps
+from envweave_gym.wire.values import exact
 
 _END_S = 10.0
 """Time for an environment's own ``close``."""
@@ -208,6 +208,6 @@ def _session_of(launch: Launch, slot: ProcessSlot, description: dict[str, Any] |
 def check_travels(name: str, options: Any) -> None:
     """Raise ``InvalidArgument`` for reset options that cannot be sent to another process."""
     try:
-        dumps(options)
+        exact("dict", options)
     except (TypeError, ValueError, RecursionError, NotAvailable) as error:
         raise InvalidArgument(f"{name}: reset(options=…) cannot be sent to its suite: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -62,6 +63,22 @@ def test_wrong_calls_are_refused_as_in_this_process(walk: Any):
     assert walk.step(1)[2]
     with pytest.raises(ResetNeeded):
         walk.step(0)
+
+
+def test_options_that_cannot_be_sent_are_refused_before_anything_happens(toy: dict[str, Any], walk: Any):
+    walk.reset(seed=0)
+    walk.step(1)
+    cyclic: dict[str, Any] = {}
+    cyclic["place"] = cyclic
+    game = envweave_gym.make("toy_suite/duel_v1", **toy)
+    for options in ({"place": object()}, {"place": Path("/a")}, {"place": [object]}, cyclic):
+        for env in (walk, game):
+            with pytest.raises(InvalidArgument, match=r"reset\(options=…\) cannot be sent to its suite"):
+                env.reset(options=options)
+    assert walk.step(1)[0][0] == 2  # the episode goes on
+    assert walk.reset(options={"place": np.int64(2)})[0][0] == 2
+    assert game.reset(seed=1, options={"any": (1, {2})})[0].keys() == {"a", "b"}
+    game.close()
 
 
 def test_step_limits_are_those_of_the_suite_unless_given(toy: dict[str, Any]):
