@@ -133,9 +133,12 @@ def _vector(call: MakeCall, num_envs: int, parts: _Parts) -> Any:
         made = [partial(_itself, row) for row in rows]
         kind: Any = SuiteVector
         vector: Any = call_constructor(launch.name, partial(kind, made), options)
-    except BaseException:
+    except BaseException as error:
         for session in sessions:
-            session.close()
+            try:
+                session.close()
+            except Exception as other:  # noqa: BLE001 - the others have to be closed, too
+                error.add_note(f"closing a row failed as well: {other}")
         raise
     vector.name, vector.groups = launch.name, groups_of(launch.name, group, num_envs)
     return vector

@@ -75,6 +75,18 @@ class SyncVector(LocalVector, SyncVectorEnv):
         """Whether rows that were seeded before are reset without a seed, so that their random generators continue."""
         self._seeded = np.zeros(self.num_envs, np.bool_)
 
+    def close_extras(self, **_: Any) -> None:
+        """Close the environments of all rows, and raise the first error after that."""
+        failures: list[Exception] = []
+        for env in getattr(self, "envs", ()):
+            try:
+                env.close()
+            except Exception as error:  # noqa: BLE001 - raised when all are closed
+                failures.append(error)
+        if failures:
+            self.closed = True
+            raise failures[0]
+
     def _read_reset(self, seed: Any, options: Any) -> ResetCall:
         rows = self._interrupted.running() if self._interrupted is not None else []
         if rows:

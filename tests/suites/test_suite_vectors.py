@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.test import parallel_api_test
@@ -74,6 +75,26 @@ def test_a_row_that_is_not_stepped_after_another_has_raised_begins_its_next_epis
     assert seen[:, 0].tolist() == [0, 0]
     assert vector.step(np.array([1, 0]))[0][:, 0].tolist() == [1, -1]
     vector.close()
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def test_all_rows_are_closed_if_the_close_of_one_raises(toy: dict[str, Any]):
+    before = children()
+    vector = envweave_gym.make("toy/Closes-v0", num_envs=3, processes=3, **toy)
+    vector.reset(seed=0)
+    assert len(children() - before) >= 3
+    with pytest.raises(RuntimeError, match="cannot close"):
+        vector.close()
+    assert children() <= before
+    vector.close()
+    wrong = {"vectorization_mode": "sync", "vector_kwargs": {"no_such_argument": 1}}
+    with pytest.raises(InvalidArgument, match="no_such_argument") as raised:
+        envweave_gym.make("toy/Closes-v0", num_envs=2, processes=2, **wrong, **toy)
+    assert "cannot close" in raised.value.__notes__[0]
+    assert children() <= before
 
 
 # Games
