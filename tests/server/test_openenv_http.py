@@ -108,6 +108,19 @@ def test_a_request_id_is_forgotten_by_a_reset(client: JsonClient) -> None:
     client.state.sessions.close("openenv.again")
 
 
+def test_a_request_id_may_be_that_of_a_tools_call(client: JsonClient) -> None:
+    client.post("/reset?session_id=tools", {})
+    call = {"type": "call_tool", "tool_name": "echo_message", "arguments": {"message": "abc"}}
+    step = {"action": call, "request_id": "1"}
+    called = client.post("/step?session_id=tools", step)
+    assert called["observation"]["result"]["data"] == "abc"
+    assert client.post("/step?session_id=tools", step) == called
+    assert client.get("/state?session_id=tools")["step_count"] == 1
+    listed = client.post("/step?session_id=tools", {"action": {"type": "list_tools"}, "request_id": "2"})
+    assert len(listed["observation"]["tools"]) == 2
+    client.state.sessions.close("openenv.tools")
+
+
 def test_two_first_calls_of_a_tool_reset_once(client: JsonClient) -> None:
     session = client.post("/mcp", rpc("openenv/session/create"))["result"]["session_id"]
     call = rpc("tools/call", session_id=session, name="echo_message", arguments={"message": "x"})

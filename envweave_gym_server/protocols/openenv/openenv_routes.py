@@ -210,12 +210,15 @@ def _once(server: SessionService, name: str, play: Any, left: Left) -> Response:
 
 
 def _stepped(server: SessionService, played: PlayedSession, body: StepRequest, left: Left) -> Response:
-    def take() -> Json:
-        if body.request_id is not None:
-            return played.step_once(body.request_id, body.action, left)
+    def once() -> Json:
         if is_about_tools(body.action):
             return step_with_tools(played, body.action, left)
         return played.step(body.action, left)
+
+    def take() -> Json:
+        return (
+            once() if body.request_id is None else played.step_once(body.request_id, body.action, once, left)
+        )
 
     if body.timeout_s is None:
         return json_response(take())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, shown
@@ -81,14 +82,14 @@ class PlayedSession:
         """Take one step with the action in ``data``."""
         return self.step_with(self.family.action(self.session, data, left), left)
 
-    def step_once(self, request_id: str, data: Json, left: Left) -> Json:
-        """Take a step unless the last one had this id; then return its result again."""
+    def step_once(self, request_id: str, data: Json, take: Callable[[], Json], left: Left) -> Json:
+        """Take a step with the action in ``data`` unless the last one had this id; then return its result again."""
         while not self._repeating.acquire(timeout=CLIENT_CHECK_S):
             if left():
                 raise ClientLeft(f"the client that waited for session {self.session.id} has left")
         try:
             if self._request is None or self._request[0] != request_id:
-                self._request = request_id, data, self.step(data, left)
+                self._request = request_id, data, take()
             elif self._request[1] != data:
                 raise InvalidArgument(
                     f"request_id {shown(request_id)} was that of another action; choose a new one for each step"
