@@ -63,15 +63,19 @@ def _open_protocols(app: Flask, settings: Settings) -> None:
     """Add the routes of the protocols of others; their modules are imported only if they are served."""
     if settings.default:
         service_of(app).offers.find(settings.default)  # raises if it is not served
-    answer_openenv = None
+    answer_openenv = has_password = None
     if "openenv" in settings.protocols:
-        from envweave_gym_server.protocols.openenv.openenv_routes import answer_openenv, register_openenv
+        from envweave_gym_server.protocols.openenv.openenv_routes import (
+            answer_openenv,
+            has_password,
+            register_openenv,
+        )
 
         register_openenv(app, has_mcp="mcp" in settings.protocols)
     if "mcp" in settings.protocols:
         from envweave_gym_server.protocols.mcp.mcp_routes import register_mcp
 
-        register_mcp(app, answer_openenv)
+        register_mcp(app, answer_openenv, has_password)
 
 
 def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:

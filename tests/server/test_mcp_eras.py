@@ -149,6 +149,19 @@ def test_both_protocols_share_the_path() -> None:
     assert len(both.state.sessions) == 0
 
 
+def test_the_password_of_the_url_is_good_where_both_protocols_are() -> None:
+    both = JsonClient(ECHO, protocols=("openenv", "mcp"), token="a-token-of-tests")
+    right, wrong = (base64.b64encode(f"any:{one}".encode()).decode() for one in ("a-token-of-tests", "x"))
+    create = request("openenv/session/create")
+    session = post(both, create, Authorization=f"Basic {right}").json["result"]["session_id"]
+    both.state.sessions.close(f"openenv.{session}")
+    assert post(both, request("ping"), Authorization="Bearer a-token-of-tests").status_code == 200
+    for sent in ({}, {"Authorization": f"Basic {wrong}"}, {"Authorization": "Bearer x"}):
+        assert post(both, create, **sent).status_code == 401
+    alone = JsonClient(ECHO, protocols=("mcp",), token="a-token-of-tests")
+    assert post(alone, request("ping"), Authorization=f"Basic {right}").status_code == 401
+
+
 def test_mcp_alone_does_not_import_openenv() -> None:
     import subprocess
     import sys

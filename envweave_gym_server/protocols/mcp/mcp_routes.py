@@ -10,7 +10,7 @@ from flask import Blueprint, Flask, Response, current_app, request, url_for
 
 from envweave_gym.core.protocols import AGENT
 from envweave_gym_server.core.errors import Unauthorized
-from envweave_gym_server.protocols.current_app import accept_tokens, service
+from envweave_gym_server.protocols.current_app import TokenCheck, accept_tokens, service
 from envweave_gym_server.protocols.json_rpc import PARSE_ERROR, Json, RpcError, error_of, is_response
 from envweave_gym_server.protocols.mcp.agent_tokens import AgentToken, AgentTokens
 from envweave_gym_server.protocols.mcp.agent_tools import AgentTools
@@ -29,11 +29,18 @@ OpenEnvAnswer = Callable[[Any], Json]
 """Function that returns the reply to a JSON-RPC request in OpenEnv's form."""
 
 
-def register_mcp(app: Flask, openenv: OpenEnvAnswer | None = None) -> None:
-    """Add the routes to an application; ``openenv`` answers the requests of OpenEnv's clients at ``/mcp``."""
+def register_mcp(
+    app: Flask, openenv: OpenEnvAnswer | None = None, has_password: TokenCheck | None = None
+) -> None:
+    """Add the routes to an application; ``openenv`` answers the requests of OpenEnv's clients at ``/mcp``.
+
+    ``has_password`` returns whether a request has the token in the way of those clients.
+    """
     app.extensions[_TOKENS], app.extensions[_OPENENV] = AgentTokens(), openenv
     app.register_blueprint(harness)
     app.register_blueprint(agents)
+    if has_password is not None:
+        accept_tokens(app, harness.name, has_password)
     accept_tokens(app, agents.name, lambda: _agent_token() is not None)
 
 

@@ -98,13 +98,13 @@ def register_openenv(app: Flask, *, has_mcp: bool) -> None:
     for blueprint in (openenv, json_rpc, routes_by_id_only):
         under = f"{blueprint.name}_under_id"
         app.register_blueprint(blueprint, name=under, url_prefix=_UNDER)
-        accept_tokens(app, under, _has_password)
+        accept_tokens(app, under, has_password)
     for blueprint in at_root:
         app.register_blueprint(blueprint)
-        accept_tokens(app, blueprint.name, _has_password)
+        accept_tokens(app, blueprint.name, has_password)
 
 
-def _has_password() -> bool:
+def has_password() -> bool:
     """Return whether the token is the password of the client's URL, the one way of OpenEnv's older clients."""
     given, token = request.authorization, service().settings.token
     if given is None and "token" not in request.args:
