@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -124,6 +125,29 @@ def test_a_forked_child_neither_ends_nor_keeps_it(project: Path) -> None:
     assert program._process is not None
     assert program._process.poll() is None
     program.stop()
+
+
+@pytest.mark.parametrize("given", [{}, {"tag": "v1"}, {"project": True}])
+def test_the_command_that_consents_is_one_that_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    asked: list[Any] = []
+
+    def interpreter_of(wanted: list[str], *, install: bool, what: str, command: str) -> Path:
+        asked.append((wanted, install))
+        raise NotAvailable(command)
+
+    monkeypatch.setattr(openenv_program, "interpreter_of", interpreter_of)
+    given = {name: str(project) if name == "project" else value for name, value in given.items()}
+    with pytest.raises(NotAvailable) as caught:
+        ew.make(NAME, backend="venv", **given)
+    python, option, program = shlex.split(str(caught.value))
+    assert (python, option) == ("python", "-c")
+    with pytest.raises(NotAvailable):
+        exec(program, {})
+    (first, second) = asked
+    assert first == (second[0], False)
+    assert second[1] is True
 
 
 def test_what_is_wrong_is_said(project: Path) -> None:

@@ -20,6 +20,8 @@ SCHEMA = {
     "observation": {
         "type": "object",
         "properties": {"steps": {"type": "integer"}, "size": {"type": "string"}},
+        "required": ["steps", "size"],
+        "additionalProperties": False,
     },
     "state": {},
 }

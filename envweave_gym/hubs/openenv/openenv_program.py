@@ -7,7 +7,9 @@ other program can take the port.
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -94,7 +96,9 @@ class OpenEnvProgram:
         else:
             folder = Path(project).expanduser().absolute()
             wanted, app = str(folder), _app_in(of, folder)
-        return cls(f"the Space {space}", _interpreter(of, wanted, install), folder, app, variables)
+        command = _command(space, tag, folder)
+        python = interpreter_of([wanted, "uvicorn"], install=install, what=of, command=command)
+        return cls(f"the Space {space}", python, folder, app, variables)
 
     def ensure(self) -> None:
         """Start the server, unless it runs."""
@@ -201,8 +205,10 @@ def _app_in(of: str, folder: Path) -> str:
     return next((value.strip().strip("'\"") for name, _, value in lines if name == "app"), "")
 
 
-def _interpreter(of: str, wanted: str, install: bool) -> Path:
-    """Return the interpreter of a virtual environment with the project ``wanted`` and uvicorn."""
-    given = f"url={wanted!r}" if "://" in wanted else f"project={wanted!r}"
-    command = f'python -c "import gymnasium, envweave_gym; gymnasium.make({of!r}, …, install=True)" ({given})'
-    return interpreter_of([wanted, "uvicorn"], install=install, what=of, command=command)
+def _command(space: str, tag: str, folder: Path | None) -> str:
+    """Return the shell command that installs the source of a Space, or of a project, and runs it once."""
+    given = {"backend": "venv"} | ({} if tag == "latest" else {"tag": tag})
+    given |= {} if folder is None else {"project": str(folder)}
+    arguments = "".join(f", {name}={json.dumps(value)}" for name, value in given.items())
+    program = f'envweave_gym.make("openenv://hf/{space}"{arguments}, install=True).close()'
+    return f"python -c {shlex.quote(f'import envweave_gym; {program}')}"
