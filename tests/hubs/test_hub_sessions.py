@@ -46,8 +46,17 @@ def make(stub: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         env.close()
 
 
+earlier: list[psutil.Process] = []
+"""Children of this process that earlier tests have left running, such as servers that they share."""
+
+
+@pytest.fixture(autouse=True)
+def _earlier() -> None:
+    earlier[:] = psutil.Process().children(recursive=True)
+
+
 def programs() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    return [one for one in psutil.Process().children(recursive=True) if one not in earlier]
 
 
 def gone(pids: list[int]) -> bool:

@@ -276,20 +276,26 @@ class OptionsNeedKey(Good):
 
 MADE = ("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", *BROKEN)
 
-if __name__ == "misbehaving_suite":
-    for _name in MADE:
-        gym.register(f"Toy/{_name}-v0", f"misbehaving_suite:{_name}")
+_REGISTRATION = """
+for _name in MADE:
+    gym.register(f"Toy/{_name}-v0", f"misbehaving_suite:{_name}")
+"""
+"""What a copy of this module does that this one must not: other tests look at all registered IDs."""
+
+
+def write_module(folder: Path) -> None:
+    """Write a copy of this module that registers the IDs."""
+    (folder / Path(__file__).name).write_text(Path(__file__).read_text() + _REGISTRATION)
 
 
 def installed(folder: Path) -> str:
     """Make a virtual environment that has this module as the distribution ``misbehaving``; return its interpreter."""
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/*/site-packages")
-    source = Path(__file__)
-    (packages / source.name).write_text(source.read_text())
+    write_module(packages)
     record = packages / "misbehaving-1.0.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: misbehaving\nVersion: 1.0\n")
-    (record / "RECORD").write_text(f"{source.name},,\n")
+    (record / "RECORD").write_text(f"{Path(__file__).name},,\n")
     (packages / "others.pth").write_text(str(Path(np.__file__).parent.parent))
     return str(folder / "bin" / "python")

@@ -183,8 +183,8 @@ def test_an_id_is_tried_again_with_rules_that_are_not_in_the_atlas(toys: Suite, 
 
 
 def test_the_kit_is_run_in_this_python(toys: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = Path(misbehaving_suite.__file__).parent
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    misbehaving_suite.write_module(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     suite = msgspec.structs.replace(toys, kit={})
     with opened(tmp_path / "atlas.jsonl") as atlas:
         survey(atlas, [suite], patterns=["Toy/GlobalGenerator-v0"], rules=["contract"], report=quiet)
