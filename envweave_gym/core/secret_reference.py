@@ -6,9 +6,11 @@ and sent to other machines.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import InvalidArgument
 
@@ -57,6 +59,20 @@ def check_reference(name: str, value: object) -> None:
     """Raise ``InvalidArgument`` unless a value is a reference or ``None``, as it may be the secret itself."""
     if value is not None and not is_reference(value):
         raise InvalidArgument(f"{name} is a reference, 'env:NAME' or 'file:PATH', not the secret itself")
+
+
+def check_encrypted(name: str, url: str) -> None:
+    """Raise ``InvalidArgument`` if a token for this URL would go to another machine unencrypted."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+        raise InvalidArgument(f"{name}={url}: a token goes over https:// only, or to this machine")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rpartition(".")[2] == "localhost"
 
 
 def read_reference(reference: str) -> str:

@@ -261,6 +261,9 @@ def test_tokens_are_references_and_are_sent(new: OpenEnvServer, monkeypatch: pyt
     assert "authorization" not in new.requests[0][1]
     with pytest.raises(ew.InvalidArgument, match="not the secret itself"):
         ew.make(new.name, token="s3cret")
+    for far in ("openenv://far.example:8000", "http://192.0.2.7", "openenv://localhost.example"):
+        with pytest.raises(ew.InvalidArgument, match="https:// only"):
+            ew.make(ID, url=far, token="env:MY_TOKEN")
     with pytest.raises(ew.InvalidArgument, match="env:NOT_SET"):
         ew.make(new.name, token="env:NOT_SET")
 

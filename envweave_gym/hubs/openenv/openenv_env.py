@@ -17,7 +17,7 @@ from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, SessionLost, shown
 from envweave_gym.core.reply_parsing import require_text
-from envweave_gym.core.secret_reference import Secret, check_reference, read_reference
+from envweave_gym.core.secret_reference import Secret, check_encrypted, check_reference, read_reference
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.hubs.openenv import openenv_messages as messages
 from envweave_gym.hubs.openenv.json_codecs import BadSchema
@@ -79,6 +79,8 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
             if not isinstance(text, str):
                 raise InvalidArgument(f"{ID}: {name}={shown(text)} is no text")
         self._where = OpenEnvName.parse(f"{ID}: url", url)
+        if token is not None and self._where.kind == "server":
+            check_encrypted(f"{ID}: url", self._where.where)
         self._start: dict[str, Any] = {
             "use_docker": use_docker,
             "tag": tag,

@@ -5,7 +5,6 @@ Nothing that changes a session is sent twice: a lost connection is the end of th
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import time
 from collections.abc import Generator, Iterator
@@ -15,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, SessionLost, shown
-from envweave_gym.core.secret_reference import Secret
+from envweave_gym.core.secret_reference import Secret, check_encrypted
 from envweave_gym.hubs.ors.ors_messages import Block, Problem, Split, TaskCount, ToolReply, Tools, ToolSpec
 from envweave_gym.net.http import HttpConnection, Response
 from envweave_gym.os_support.process_local import Owner
@@ -169,16 +168,9 @@ def checked_url(url: str, token: Secret) -> str:
         raise InvalidArgument("url= has a user or a password; give the server's key as token='env:NAME'")
     if not is_url or parts.query or parts.fragment:
         raise InvalidArgument(f"url={shown(url)} is no URL of a server; give one like http://host:port")
-    if token and parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        raise InvalidArgument(f"url={url}: a token goes over https:// only, or to this machine")
+    if token:
+        check_encrypted("url", url)
     return url.rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.rpartition(".")[2] == "localhost"
 
 
 def _reason(body: bytes) -> str:
