@@ -135,6 +135,28 @@ def test_a_bad_schema_is_the_servers_error_and_says_a_way_out(schema: Any) -> No
         ew.make(server.name, spaces="json").close()
 
 
+def test_bounds_too_far_apart_to_draw_between_make_json() -> None:
+    number = {"type": "number", "minimum": -1e308, "maximum": 1e308}
+    pair = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
+    for members in ({"x": number}, {"x": pair}, {"x": number, "y": {"type": "object"}}):
+        action = {"type": "object", "properties": members, "required": list(members)}
+        with openenv_server(schema={**SCHEMA, "action": action}) as server, ew.make(server.name) as env:
+            assert env.action_space.sample() in env.action_space
+            assert isinstance(env.action_space, JsonObject)
+
+
+@pytest.mark.parametrize("depth", [500, 900])
+def test_an_example_that_nests_too_deep_is_the_servers_error(depth: int) -> None:
+    deep = json.loads("[" * depth + "]" * depth)
+    for key, value in (("default", deep), ("examples", [deep])):
+        member = {"type": "array", key: value}
+        action = {"type": "object", "properties": {"x": member}, "required": ["x"]}
+        with openenv_server(schema={**SCHEMA, "action": action}) as server:
+            with pytest.raises(NotAvailable, match=r"its /schema .*give spaces='json'"):
+                ew.make(server.name)
+            ew.make(server.name, spaces="json").close()
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -256,6 +256,8 @@ def _of_array(
 ) -> Codec | None:
     if low == math.inf or high == -math.inf:  # all numbers are beyond those of a float
         return None
+    if math.isfinite(low) and math.isfinite(high) and math.isinf(high - low):  # no sample could be drawn
+        return None
     space = Box(low, high, shape, dtype)
     return Codec(space, partial(_to_numbers, is_scalar), partial(_from_numbers, space, is_scalar))
 

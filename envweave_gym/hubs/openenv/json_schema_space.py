@@ -190,9 +190,9 @@ def _example(root: Schema, schema: Any, codec: Codec | None) -> Any:
     found = resolved(root, schema)
     examples = found.get("examples")
     if "default" in found:
-        return found["default"]
+        return copy.deepcopy(found["default"])  # as samples are, so that one that nests too deep fails here
     if isinstance(examples, list) and examples:
-        return examples[0]
+        return copy.deepcopy(examples[0])
     kind = found.get("type")
     return copy.deepcopy(_EMPTY.get(kind)) if isinstance(kind, str) else None
 

@@ -119,7 +119,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
                 and observation_codec(of_reset, messages.SKIPPED).space != observations.space
             ):
                 observations = any_object()
-        except BadSchema as error:
+        except (BadSchema, OverflowError, RecursionError) as error:
             raise NotAvailable(
                 f"{server.url}: its /schema cannot be made a space: {error}; give spaces='json', with which "
                 "actions and observations are any JSON objects"
