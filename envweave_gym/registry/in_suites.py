@@ -27,7 +27,7 @@ from envweave_gym.registry.make_call import (
 )
 from envweave_gym.registry.names import registered_id
 from envweave_gym.remote.served_environment import CALL_DEADLINE
-from envweave_gym.suites.requirement_lists import name_of
+from envweave_gym.suites.requirement_lists import is_url, name_of
 from envweave_gym.suites.suite_env import streamed, suite_env
 from envweave_gym.suites.suite_files import free_name, suite_named, suite_of
 from envweave_gym.suites.suite_games import SuiteAEC, SuiteParallel
@@ -220,11 +220,11 @@ def with_inside(requirements: Any) -> Any:
 
 
 def _distributions(wanted: Requested, marker: Marker | None) -> tuple[str, ...]:
-    """Return the names of the packages that the suite was made for; the pins know those of local folders."""
-    named = [name_of(one) for one in wanted.requirements if not one.startswith("/")]
+    """Return the names of the packages that the suite was made for; the pins know those of paths and URLs."""
+    named = [name_of(one) for one in wanted.requirements if not (one.startswith("/") or is_url(one))]
     pins = () if marker is None else marker.pins
-    local = [pin.partition(" @ ")[0] for pin in pins if " @ file://" in pin]
-    return tuple(dict.fromkeys([*local, *(one for one in named if one != "msgspec")]))
+    of_urls = [name_of(pin) for pin in pins if " @ " in pin]
+    return tuple(dict.fromkeys([*of_urls, *(one for one in named if one != "msgspec")]))
 
 
 def _spec(arguments: dict[str, Any], described: dict[str, Any]) -> EnvSpec | None:

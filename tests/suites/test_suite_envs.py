@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,17 @@ def test_names_without_versions_with_modules_and_of_functions(toy: dict[str, Any
         env = envweave_gym.make(name, **toy)
         assert env.reset(seed=0)[0].shape == (2,)
         env.close()
+
+
+def test_a_bare_url_is_a_requirement_whose_package_registers_its_ids(toy: dict[str, Any], wheels: Path):
+    [wheel] = wheels.glob("toy_suite-*.whl")
+    renamed = wheels.parent / "at a url" / wheel.name
+    renamed.parent.mkdir(exist_ok=True)
+    shutil.copy(wheel, renamed)
+    env = envweave_gym.make("toy/Walk-v0", **{**toy, "requirements": [renamed.as_uri()]})
+    assert env.unwrapped.session.launch.distributions == ("toy-suite",)
+    assert env.reset(seed=0)[0].shape == (2,)
+    env.close()
 
 
 def test_unknown_names_and_arguments_are_one_sentence(toy: dict[str, Any]):
