@@ -101,7 +101,7 @@ def _write(atlas: Any, folder: Path) -> None:
 def _suite(name: str, args: argparse.Namespace) -> Any:
     """Return the suite that a word of the command line means, with the interpreter that has it."""
     from envweave_gym.registry.in_suites import with_inside
-    from envweave_gym.suites.requirement_lists import name_of
+    from envweave_gym.suites.requirement_lists import check_requirements, name_of, without_credentials
     from envweave_gym.suites.suite_files import known_suites
     from envweave_gym.suites.virtual_environments import interpreter_of
     from envweave_gym.testing.atlas.survey import Suite
@@ -110,16 +110,19 @@ def _suite(name: str, args: argparse.Namespace) -> Any:
     if args.here:
         return Suite(name, (name,), sys.executable, modules, {} if args.kit else None)
     known = known_suites().get(name)
-    requirements = [name, *args.extra] if known is None else [*known.requirements, *args.extra]
+    what = f"the suite {without_credentials(name)}"
+    own, base = ([name], None) if known is None else (known.requirements, known.file.parent)
+    requirements = list(check_requirements(what, own, base))
+    title = name_of(requirements[0]) if known is None else name
+    requirements += check_requirements(what, args.extra) if args.extra else ()
     python = args.python if known is None else args.python or known.python
     interpreter = interpreter_of(
         with_inside(requirements),
         python=python,
         install=args.install,
-        what=f"the suite {name}",
-        command=f"envweave atlas {name} --install",
+        what=what,
+        command=f"envweave atlas {without_credentials(name)} --install",
     )
     given = {"backend": "venv", "requirements": requirements, "python": python}
     kit = {key: value for key, value in given.items() if value is not None} if args.kit else None
-    title = name_of(name) if known is None else name
     return Suite(title, tuple(map(name_of, requirements)), str(interpreter), modules, kit)

@@ -40,6 +40,20 @@ def test_a_suite_that_is_not_installed_says_which_command_installs_it(
     assert not (tmp_path / "cache").exists()
 
 
+def test_paths_of_a_named_suite_are_relative_to_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    package, elsewhere = tmp_path / "config" / "envweave" / "package", tmp_path / "elsewhere"
+    for folder in (package, elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
+    (package.parent / "suites.toml").write_text('[suites.toys]\nrequirements = ["./package"]\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(elsewhere)
+    assert main(["atlas", "toys", "--with", "."]) == 1
+    assert f"toys needs {package}, {elsewhere}, msgspec" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
