@@ -84,7 +84,7 @@ class Uv:
             "make the environment of",
             ["venv", "--quiet", "--no-project", "--python", interpreter, str(folder)],
         )
-        pins = [self._built(pin, scratch) if _OF_FOLDER.search(pin) else pin for pin in pins]
+        pins = [self._built(pin, interpreter, scratch) if _OF_FOLDER.search(pin) else pin for pin in pins]
         words = [
             "pip",
             "install",
@@ -97,7 +97,7 @@ class Uv:
         ]
         self._run("install", words, "\n".join(pins) + "\n")
 
-    def _built(self, pin: str, scratch: Path) -> str:
+    def _built(self, pin: str, interpreter: str, scratch: Path) -> str:
         """Build the wheel of a pinned local folder, and return the pin of the wheel.
 
         An install of the folder would take the wheel that uv has built before, unless ``pyproject.toml`` has changed.
@@ -108,7 +108,7 @@ class Uv:
         if not path.is_dir():
             return pin
         out = Path(tempfile.mkdtemp(dir=scratch))
-        self._run("build", ["build", "--wheel", "--out-dir", str(out), str(path)])
+        self._run("build", ["build", "--wheel", "--python", interpreter, "--out-dir", str(out), str(path)])
         [wheel] = out.glob("*.whl")
         return f"{pin[: found.start()]} @ file://{quote(str(wheel))}"
 

@@ -156,6 +156,13 @@ def test_a_local_package_is_made_anew_after_an_edit_and_the_former_one_is_remove
     third.release()
 
 
+def test_a_local_package_is_built_by_the_python_of_its_environment(offline: Path, tmp_path: Path):
+    folder = package_folder(tmp_path / "toy", "toy", {"toy.py": "X = 1\n"})
+    (folder / ".python-version").write_text("2.7\n")  # which uv would build it with otherwise
+    interpreter = interpreter_of([str(folder)], install=True)
+    assert printed(interpreter, "import toy; print(toy.X)") == "1"
+
+
 def test_paths_are_those_of_the_caller_and_a_wheel_is_its_content(offline: Path):
     toy_wheel(Path("here"), "local", "1.0", {"local.py": "X = 1\n"})
     first = interpreter_of(["./here/local-1.0-py3-none-any.whl"], install=True)
