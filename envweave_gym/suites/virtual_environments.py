@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -72,8 +73,8 @@ class Requested(msgspec.Struct, frozen=True):
 
     @property
     def request(self) -> str:
-        """Digest of what was given."""
-        interpreter = self.python or f"{sys.executable} {sys.version}"
+        """Digest of what was given; without ``python`` of this Python's version, whichever environment it runs in."""
+        interpreter = self.python or f"{platform.python_implementation()} {platform.python_version()}"
         return _digest([sorted(self.requirements), interpreter])
 
     @property

@@ -343,6 +343,16 @@ def test_what_is_no_interpreter_is_refused(offline: Path, python: object):
         interpreter_of(["pinned"], python=python, install=True)  # pyright: ignore[reportArgumentType]
 
 
+def test_another_environment_of_this_python_finds_what_is_installed(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+):
+    interpreter_of(["pinned"], install=True)
+    monkeypatch.setattr(sys, "executable", "/another/venv/bin/python")
+    assert is_installed(["pinned"])
+    monkeypatch.setattr(virtual_environments.platform, "python_version", lambda: "3.11.99")
+    assert not is_installed(["pinned"])
+
+
 def test_an_interpreter_that_is_not_there_is_one_sentence(offline: Path):
     with pytest.raises(NotAvailable, match=r"3\.5"):
         interpreter_of(["pinned"], python="3.5", install=True)
