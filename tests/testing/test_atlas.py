@@ -19,7 +19,8 @@ import pytest
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.testing.atlas.atlas_page import page, rules_table, write_scripts
 from envweave_gym.testing.atlas.id_probe import IdProbe, IdRecord
-from envweave_gym.testing.atlas.prober import Prober
+from envweave_gym.testing.atlas.kit_probe import try_kit
+from envweave_gym.testing.atlas.prober import Ended, Prober
 from envweave_gym.testing.atlas.script_composition import RULES, promise_of, script_of
 from envweave_gym.testing.atlas.survey import Atlas, Suite, opened, survey
 
@@ -194,6 +195,29 @@ def test_the_kit_is_run_in_this_python(toys: Suite, tmp_path: Path, monkeypatch:
     assert [(one.rule, one.reproduced) for one in found.findings] == [("kit.global_rngs_untouched", True)]
     assert "numpy.random" in found.findings[0].text
     assert "check_global_rngs_untouched(subject_of(" in found.findings[0].script
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "rules"),
+    [
+        ("RuntimeError: the level is broken", "finding", ["kit.can_be_played"]),
+        (
+            "ModuleNotFoundError: No module named 'mujoco'",
+            "ModuleNotFoundError: No module named 'mujoco'",
+            [],
+        ),
+    ],
+)
+def test_only_what_is_missing_keeps_an_id_from_the_kit(error: str, outcome: str, rules: list[str]):
+    raised = f'Traceback (most recent call last):\n  File "/some/where.py", line 3, in make\n{error}\n'
+
+    def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+        return Ended(1, stderr=raised)
+
+    found, findings = try_kit("Some/Id-v0", {}, run, 10)
+    assert found == outcome
+    assert [one.rule for one in findings] == rules
+    assert all((one.kind, one.text, one.reproduced) == ("raises", error, True) for one in findings)
 
 
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path):

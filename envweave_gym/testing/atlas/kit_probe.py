@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envweave_gym.testing.atlas.id_probe import Finding, Run, tried
-from envweave_gym.testing.atlas.verdicts import Kind
+from envweave_gym.testing.atlas.verdicts import MISSING, Kind
 
 KIT = "kit"
 PREFIX = "kit."
@@ -46,7 +46,7 @@ def try_kit(
     if verdict.outcome == "passed":
         return "passed", ()
     failed = _FAILED.search(ended.stderr)
-    if verdict.kind == "raises" and failed is None:
+    if verdict.kind == "raises" and failed is None and MISSING.search(verdict.text):
         return verdict.text, ()  # it cannot be made here: a missing package or argument
     sentences = [] if failed is None else ended.stderr[failed.end() :].split("\n- ")
     found = [_checked(name, given, sentence, run, deadline_s) for sentence in sentences[1:]]
