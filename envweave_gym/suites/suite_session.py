@@ -19,6 +19,7 @@ from envweave_gym.core.faults import (
     SessionLost,
 )
 from envweave_gym.remote.descriptions import create_message
+from envweave_gym.suites.inside import codec
 from envweave_gym.suites.suite_process import SuiteProcess
 from envweave_gym.suites.virtual_environments import VirtualEnvironment, lease_of
 from envweave_gym.wire.foreign_spaces import opaque
@@ -208,6 +209,14 @@ def _session_of(launch: Launch, slot: ProcessSlot, description: dict[str, Any] |
 def check_travels(name: str, options: Any) -> None:
     """Raise ``InvalidArgument`` for reset options that cannot be sent to another process."""
     try:
-        exact("dict", options)
+        packed = exact("dict", options)
     except (TypeError, ValueError, RecursionError, NotAvailable) as error:
         raise InvalidArgument(f"{name}: reset(options=…) cannot be sent to its suite: {error}") from error
+    try:
+        codec.decode(codec.encode(packed))
+    except (TypeError, ValueError, RecursionError) as error:
+        # Dates and dataclasses travel between processes of this package, and the code in the suite cannot read them.
+        raise InvalidArgument(
+            f"{name}: reset(options=…) cannot be sent to its suite: give numbers, texts, arrays, or lists, tuples, "
+            "sets and dicts of these"
+        ) from error

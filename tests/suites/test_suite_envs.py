@@ -6,6 +6,7 @@ import copy
 import pickle
 import shutil
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,13 @@ def test_options_that_cannot_be_sent_are_refused_before_anything_happens(toy: di
     cyclic: dict[str, Any] = {}
     cyclic["place"] = cyclic
     game = envweave_gym.make("toy_suite/duel_v1", **toy)
-    for options in ({"place": object()}, {"place": Path("/a")}, {"place": [object]}, cyclic):
+    for options in (
+        {"place": object()},
+        {"place": Path("/a")},
+        {"place": [object]},
+        {"day": date(2026, 1, 2)},
+        cyclic,
+    ):
         for env in (walk, game):
             with pytest.raises(InvalidArgument, match=r"reset\(options=…\) cannot be sent to its suite"):
                 env.reset(options=options)
