@@ -24,7 +24,7 @@ from envweave_gym.core.config import arguments_table
 from envweave_gym.registry.catalog import CARDS
 
 DOCS = Path(__file__).parent.parent / "docs"
-TABLE = re.compile(r"(<!-- arguments of (\S+) -->\n)\n?(?:\|.*\n)*")
+TABLE = re.compile(r"(<!-- arguments of (\S+) -->\n)\n?(?:\|.*\n)*\n*")
 HEAD = """# Reference
 
 The names of `envweave_gym`, by their docstrings, and the arguments of the IDs that declare them in a struct.
@@ -46,7 +46,9 @@ def main() -> int:
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         if TABLE.search(text):
-            pages[path] = TABLE.sub(lambda match: f"{match[1]}\n{derived[match[2]]}\n", text)
+            # A line right below a table would be one of its rows.
+            written = TABLE.sub(lambda match: f"{match[1]}\n{derived[match[2]]}\n\n", text)
+            pages[path] = f"{written.rstrip()}\n"
     old = [path for path, text in pages.items() if path.read_text(encoding="utf-8") != text]
     for path in old:
         if "--check" in sys.argv:

@@ -82,6 +82,11 @@ def test_generated_pages_are_up_to_date():
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_empty_line_ends_each_table(page: Path):
+    assert re.findall(r"^\|.*\|\n(?=[^|\n])", page.read_text(), re.MULTILINE) == []
+
+
 def test_the_architecture_page_names_files_and_methods_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
     sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]

@@ -61,8 +61,13 @@ def wire_names(config: type[Config]) -> tuple[str, ...]:
 def arguments_table(config: type[Config]) -> str:
     """Return a Markdown table of the arguments, their defaults and their descriptions."""
     docs = {one.name: " ".join(meta.description or "" for meta in _metas(one)) for one in _fields(config)}
-    rows = [f"| `{one.name}` | `{_short(one.default)}` | {docs[one.name]} |" for one in _fields(config)]
+    rows = [f"| `{one.name}` | `{_short(_default_of(one))}` | {docs[one.name]} |" for one in _fields(config)]
     return "\n".join(["| argument | default | |", "|---|---|---|", *rows])
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """Return the default, or what the factory of a mutable one makes."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _short(default: Any) -> str:

@@ -87,6 +87,13 @@ def test_the_table_has_each_argument_with_its_default() -> None:
     assert "| `mode` | `'fast'` | how it plays |" in arguments_table(Derived).splitlines()
 
 
+def test_the_table_shows_the_default_that_a_factory_makes() -> None:
+    class Factory(Config, frozen=True, kw_only=True):
+        extras: Annotated[dict[str, Any], local("more")] = {}
+
+    assert arguments_table(Factory).splitlines()[-1] == "| `extras` | `{}` | more |"
+
+
 def test_a_copy_of_an_environment_shares_its_config() -> None:
     config = Derived(secret=object())
     assert copy.deepcopy(config) is config
