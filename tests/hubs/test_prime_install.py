@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hub_wheels import wheel, wheel_name
 from prime_hub import KEY, PrimeHub
-from stub_program import PACKAGE
+from stub_program import PACKAGE, PAIR
 
 import envweave_gym
 from envweave_gym.cli import main
@@ -76,6 +76,31 @@ def test_a_lock_file_installs_the_same_again_elsewhere(
     assert hub_packages.install("acme/guess@1.0.0") == first
     rows = json.loads(Path("envweave-hub.json").read_text())["packages"]
     assert [row["version"] for row in rows] == ["1.0.0"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "made"),
+    [
+        ({}, ("envweave/HubTeam-v0", "parallel")),
+        ({"backend": "subprocess"}, ("envweave/HubTeam-v0", "parallel")),
+        ({"api": "aec"}, ("envweave/HubTeam-v0", "aec")),
+        ({"api": "gym"}, ("envweave/Hub-v0", "gym")),
+        ({"num_envs": 2}, ("envweave/Hub-v0", None)),
+        ({"env_args": {"id": "another"}}, ("envweave/Hub-v0", None)),
+    ],
+)
+def test_a_package_that_was_installed_with_several_agents_is_made_as_a_game(
+    hub: PrimeHub, monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any], made: Any
+):
+    hub.publish("acme", "pair", "1.0.0", PAIR, requires=["verifiers>=0.4"])
+    assert hub_packages.install("acme/pair").agents == ("left", "right")
+    monkeypatch.setattr(hub_packages, "make_registered", lambda call: (call.name, call.api))
+    assert envweave_gym.make("prime://acme/pair", **kwargs) == made
+
+
+def test_a_package_that_cannot_say_its_agents_is_installed_all_the_same(hub: PrimeHub):
+    hub.publish("acme", "pair", "1.0.0", f"{PAIR}\nraise RuntimeError", requires=["verifiers>=0.4"])
+    assert hub_packages.install("acme/pair").agents == ()
 
 
 def test_a_content_hash_names_a_version_and_the_newest_is_taken_without_one(hub: PrimeHub):

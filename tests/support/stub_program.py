@@ -31,6 +31,29 @@ class ClientConfig:
         import os
         self.url, self.key = api_base_url, os.environ[api_key_var]
 """
+SECOND_GENERATION = {
+    "v1/__init__.py": """
+import importlib
+
+def resolve_env_config(args):
+    return importlib.import_module(args["taskset"]["id"]).ROLES
+""",
+    "v1/harnesses/__init__.py": "",
+    "v1/harnesses/utils/__init__.py": "",
+    "v1/harnesses/utils/mcp.py": "",
+    "v1/configs/__init__.py": "",
+    "v1/configs/agent.py": "agent_config_fields = dict",
+}
+"""As much of the second generation as knows the roles of a package."""
+PAIR = """
+import types
+import verifiers.v1
+
+__all__ = ["ROLES"]
+
+ROLES = {name: types.SimpleNamespace(client=client) for name, client in (("left", None), ("right", None), ("judge", 1))}
+"""
+"""A package with two agents, and a role with a client of its own."""
 PACKAGE = """
 import asyncio, os, random, signal, subprocess, sys, threading, time
 import verifiers
@@ -117,5 +140,7 @@ def library_wheels(folder: Path) -> None:
     folder.mkdir()
     for version in ("0.3.1", "0.3.2", "0.4.0"):
         files = {"verifiers/__init__.py": VERIFIERS.encode(), "verifiers/types.py": TYPES.encode()}
+        if version == "0.4.0":
+            files |= {f"verifiers/{path}": text.encode() for path, text in SECOND_GENERATION.items()}
         data = wheel("verifiers", version, files=files, module="_verifiers_marker")
         (folder / f"verifiers-{version}-py3-none-any.whl").write_bytes(data)

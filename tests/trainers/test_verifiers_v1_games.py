@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from hub_v1 import CHAT, Make, evaluated, packages
 from pettingzoo import ParallelEnv
 
 import envweave_gym
-from envweave_gym.hubs.prime import hub_team
+from envweave_gym.hubs.prime import hub_packages, hub_team
+from envweave_gym.hubs.prime.hub_session import declared_agents
 
 if find_spec("verifiers") is None:
     pytest.skip("verifiers is not installed: run make trainers", allow_module_level=True)
@@ -59,6 +61,15 @@ def test_each_role_of_a_game_gets_its_own_reward_of_the_librarys(
     }  # the library gives all roles one name
     episode = evaluated("pair", {**args, **roles}, unequal, 1, folder, monkeypatch)
     assert {trace.agent.name: trace.reward for trace in episode.traces} == totals
+
+
+def test_the_agents_of_a_package_are_known_without_playing_it(make: Make):
+    def known(hub_id: str, env_args: dict[str, Any]) -> Any:
+        agents = declared_agents(*hub_packages.find_installed(hub_packages.hub_id_of(hub_id)))
+        return SimpleNamespace(agents=agents, close=lambda: None)
+
+    assert make("pair", known).agents == ("left", "right")
+    assert make("sums", known).agents == ("agent",)
 
 
 def test_a_user_who_is_simulated_is_an_agent(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -54,6 +54,8 @@ class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
     """Python that it was installed for, if another than that of the installing process."""
     pins: tuple[_Pin, ...] = ()
     """Exact versions of all packages that it needs."""
+    agents: tuple[str, ...] = ()
+    """Agents that it has without ``env_args``; empty if that is not known, as for the first generation."""
 
     @property
     def hub_id(self) -> HubId:

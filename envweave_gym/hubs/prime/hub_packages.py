@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.hubs.prime.dependency_pins import resolved_pins
 from envweave_gym.hubs.prime.hub_id import SCHEME, HubId, hub_id_of
@@ -33,8 +35,8 @@ def make_prime(call: MakeCall) -> Any:
     if call.backend in (None, "inproc"):
         find_installed(hub_id_of(hub_id))
     kwargs = {**call.kwargs, "hub_id": hub_id}
-    if call.api in ("aec", "parallel"):
-        return make_registered(replace(call, name=GAME_ID, kwargs=kwargs))
+    if call.api in ("aec", "parallel") or _is_game(call, hub_id):
+        return make_registered(replace(call, name=GAME_ID, api=call.api or "parallel", kwargs=kwargs))
     try:
         return make_registered(replace(call, name=ENV_ID, kwargs=dict(kwargs)))
     except SeveralAgents:
@@ -43,19 +45,34 @@ def make_prime(call: MakeCall) -> Any:
         return make_registered(replace(call, name=GAME_ID, kwargs=kwargs))
 
 
+def _is_game(call: MakeCall, hub_id: str) -> bool:
+    """Return whether the call takes a game, and the lock file lists several agents.
+
+    ``env_args`` with ``id`` choose another environment of the library, with other agents.
+    """
+    env_args = call.kwargs.get("env_args")
+    if call.api == "gym" or call.num_envs is not None or (isinstance(env_args, dict) and "id" in env_args):
+        return False
+    package = lock_of().find(hub_id_of(hub_id))
+    return package is not None and len(package.agents) > 1
+
+
 def install(
     text: str, *, python: str | None = None, project: bool | None = None, api: PrimeApi | None = None
 ) -> HubPackage:
-    """Install an environment of the hub, and write it to the lock file; return the installed package.
+    """Install an environment of the hub, and write it to the lock file with its agents; return the package.
 
     The wheel is inspected before anything of it runs. Its hash must be that of the lock file and of the hub, as far as
     they have one. If any step fails, nothing is left. ``project`` chooses the lock file in the working directory.
     """
+    from envweave_gym.hubs.prime.hub_session import declared_agents
+
     hub_id, lock, api = hub_id_of(text), lock_of(project), api or PrimeApi()
     details = api.details(hub_id)
     data, package = _checked_package(api, hub_id, details, lock, python)
     with stored_wheel(data, package, lock):
-        _interpreter(package, install=True)
+        interpreter = _interpreter(package, install=True)
+        package = msgspec.structs.replace(package, agents=declared_agents(package, interpreter))
         lock.add(package)
     return package
 

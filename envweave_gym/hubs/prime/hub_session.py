@@ -210,6 +210,20 @@ def _digest(messages: list[dict[str, Any]]) -> str:
     return hashlib.sha256(msgspec.json.encode(messages, order="deterministic")).hexdigest()
 
 
+def declared_agents(package: HubPackage, interpreter: Path) -> tuple[str, ...]:
+    """Return the agents that a package declares; none if it cannot say so without arguments, or is of v0."""
+    if package.generation == "v0":
+        return ()
+    running = _Running(HubConfig(hub_id=str(package.hub_id)), package, interpreter)
+    try:
+        running.load(only_agents=True)
+    except _Failed:
+        return ()
+    finally:
+        running.close(0.0)
+    return tuple(running.ready.agents)
+
+
 class _Failed(Exception):
     """Raised if the program failed; ``is_lasting`` if another try would fail too."""
 
@@ -255,8 +269,8 @@ class _Running:
         """Whether the process runs, and belongs to this process."""
         return self._owner.is_here() and self._process.is_alive
 
-    def load(self) -> None:
-        """Send the settings, and wait until the program has loaded its environment."""
+    def load(self, *, only_agents: bool = False) -> None:
+        """Send the settings, and wait until the program has loaded its environment, or knows its agents."""
         config, package = self._config, self._package
         self._process.send(
             {
@@ -267,6 +281,7 @@ class _Running:
                 "limit": config.limit,
                 "url": f"http://127.0.0.1:{self._port.number}",
                 "key": KEY_VARIABLE,
+                "only_agents": only_agents,
             }
         )
         deadline = time.monotonic() + self._config.start_timeout

@@ -26,8 +26,8 @@ class Refused(Exception):
     """Raised for a package that cannot be played; another try would not help."""
 
 
-async def load(settings: dict[str, Any]) -> Player:
-    """Load the environment, and bring up what its episodes share, such as tool servers."""
+async def load(settings: dict[str, Any]) -> Player | DeclaredAgents:
+    """Load the environment, and bring up what its episodes share, such as tool servers; or its agents alone."""
     try:
         vf = import_module("verifiers.v1")
         import_module("verifiers.v1.harnesses.utils.mcp")  # the harness needs it
@@ -35,6 +35,8 @@ async def load(settings: dict[str, Any]) -> Player:
         raise Refused(f"its version of verifiers is not 0.4 or later ({error})") from None
     if settings["split"] != "train":
         raise Refused("split='eval' is for the first generation; give the split in env_args={'taskset': {…}}")
+    if settings["only_agents"]:
+        return DeclaredAgents(vf, settings)
     _preload_harness()
     player = Player(vf, settings)
     await player.open()
@@ -51,17 +53,24 @@ def _preload_harness() -> None:
     spec.loader.exec_module(module)
 
 
+class DeclaredAgents:
+    """The agents of an environment that is not loaded."""
+
+    def __init__(self, vf: Any, settings: dict[str, Any]) -> None:
+        self.ready = {"agents": _agents(_roles(_declared(vf, settings))), "tasks": 1, "replaced": {}}
+
+    async def close(self) -> None:
+        """Do nothing: nothing was brought up."""
+
+
 class Player:
     """One environment with its serving resources, and the tasks that were read so far."""
 
     def __init__(self, vf: Any, settings: dict[str, Any]) -> None:
-        args = copy.deepcopy(settings["args"])
-        args["taskset"] = {**(args.get("taskset") or {}), "id": settings["module"]}
-        declared = vf.resolve_env_config(copy.deepcopy(args))
+        args = _args_of(settings)
+        declared = _declared(vf, settings)
         roles = _roles(declared)
-        self._agents = [name for name, role in roles.items() if role.client is None]
-        if not self._agents:
-            raise Refused("all its roles have clients of their own, so there is no agent to play")
+        self._agents = _agents(roles)
         replaced: dict[str, dict[str, str]] = {}
         for name, role in roles.items():
             given = args.get(name) or {}
@@ -135,6 +144,22 @@ class Player:
         self._leave.set()
         if self._keeper is not None:
             await asyncio.wait([self._keeper])
+
+
+def _args_of(settings: dict[str, Any]) -> dict[str, Any]:
+    args = copy.deepcopy(settings["args"])
+    return {**args, "taskset": {**(args.get("taskset") or {}), "id": settings["module"]}}
+
+
+def _declared(vf: Any, settings: dict[str, Any]) -> Any:
+    return vf.resolve_env_config(_args_of(settings))
+
+
+def _agents(roles: dict[str, Any]) -> list[str]:
+    agents = [name for name, role in roles.items() if role.client is None]
+    if not agents:
+        raise Refused("all its roles have clients of their own, so there is no agent to play")
+    return agents
 
 
 def _roles(config: Any) -> dict[str, Any]:
