@@ -365,6 +365,7 @@ CARDS = [
         doc="An installed environment of the Prime Environments Hub as a game: each of its roles is an agent.",
         aec="envweave_gym.hubs.prime.hub_team:raw_env",
         config="envweave_gym.hubs.prime.hub_config:HubConfig",
+        call_deadline=700.0,
         needs="an installed package of the Prime Environments Hub",
     ),
 ]

@@ -204,7 +204,7 @@ def launch_game(
     """
     env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
-        return remote_game(env_id, urls, api, kwargs)
+        return remote_game(env_id, urls, api, with_call_deadline(env_id, kwargs))
     path = getattr(card, api) or card.aec or card.parallel
     kind = AECEnv if path == card.aec else ParallelEnv
     game = _construct(card, path, kind, kwargs, also=("backend",))

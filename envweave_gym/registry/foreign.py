@@ -102,11 +102,12 @@ def _single(
 def on_servers(env_id: str, urls: list[str], call: MakeCall) -> Any:
     """Make an environment on the servers ``urls``: the ID ``env_id``, or if that is empty the only one they serve."""
     name, kwargs, num_envs = env_id.rpartition(":")[2] or urls[0], call.kwargs, call.num_envs
-    api = call.api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _OWN_ARGUMENTS})
+    own = {key: kwargs[key] for key in kwargs if key not in _OWN_ARGUMENTS}
+    api = call.api or kind_of(env_id, urls, with_call_deadline(env_id, own))
     if api != "gym":
         refused = {key: kwargs[key] for key in ("max_steps", "autoreset") if key in kwargs}
         refuse_for_games(name, num_envs, refused)
-        return remote_game(env_id, urls, api, kwargs)
+        return remote_game(env_id, urls, api, with_call_deadline(env_id, kwargs))
     kwargs = with_call_deadline(env_id, kwargs)
     if num_envs is None:
         autoreset = kwargs.pop("autoreset", False)

@@ -23,7 +23,8 @@ from scripted_envs import Scripted
 
 import envweave_gym as ew
 from envweave_gym import InvalidArgument, stream_of
-from envweave_gym.registry.catalog import register_card
+from envweave_gym.registry import entry_points, foreign
+from envweave_gym.registry.catalog import card_of, register_card
 from envweave_gym.vector.native import NativeVectorEnv
 
 LINE = "envweave/LineWorld-v0"
@@ -338,3 +339,18 @@ def test_rendered_frames_are_collected():
     frames: Any = env.render()
     assert len(frames) == 2
     assert frames[0].shape == (24, 24 * 11, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "deadline"), [({}, 700.0), ({"call_deadline": 3.0}, 3.0)], ids=["the card's", "the caller's"]
+)
+def test_a_game_on_a_server_waits_as_long_as_its_card_says(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], deadline: float
+):
+    for module in (entry_points, foreign):
+        monkeypatch.setattr(module, "remote_game", lambda env_id, urls, api, kwargs: kwargs["call_deadline"])
+    monkeypatch.setattr(foreign, "kind_of", lambda env_id, urls, kwargs: f"not {kwargs['call_deadline']}")
+    where = {"hub_id": "acme/pair", "backend": "http://127.0.0.1:1", **given}
+    assert ew.make("envweave/HubTeam-v0", api="aec", **where) == deadline
+    assert ew.make("envweave/HubTeam-v0", **where) == deadline
+    assert entry_points.launch_game("parallel", card_of("envweave/HubTeam-v0"), **where) == deadline
