@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import envweave_gym as ew
-from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, NotAvailable
 
 ID = "envweave/ORS-v0"
 SESSION = b"event: task_id\ndata: s1\n\nevent: end\ndata: \n\n"
@@ -106,6 +107,24 @@ def test_a_forked_child_leaves_the_session_of_its_parent_alone():
         env.close()
 
 
+def test_what_names_no_tool_is_refused_and_white_space_takes_linear_time():
+    with serving(GOOD) as (url, _):
+        env = ew.make(ID, url=url)
+        env.reset(seed=1)
+        for wrong in ('{"name": ["act"]}', '{"name": {}}', '{"name": 3}'):
+            with pytest.raises(InvalidAction, match="is no tool"):
+                ew.parse_action(env, wrong)
+        with pytest.raises(InvalidAction):
+            env.step({"name": ["act"], "input": {}})
+        call = '\n<tool_call>\n{"name": "act"}\n</tool_call>\n'
+        assert ew.parse_action(env, call) == {"name": "act", "input": {}}
+        begin = time.process_time()
+        with pytest.raises(InvalidAction):
+            ew.parse_action(env, f"x{' ' * 60_000}x")
+        assert time.process_time() - begin < 3.0
+        env.close()
+
+
 BAD_AT_MAKE: list[tuple[str, Any]] = [
     ("/list_environments", b"<html>"),
     ("/list_environments", b"[" * 100_000),
@@ -135,6 +154,8 @@ def test_garbage_at_make_is_one_sentence(path: str, answer: Any):
 BAD_AT_RESET: list[tuple[str, Any]] = [
     ("/create_session", b"event: end\ndata: \n\n"),
     ("/create_session", b"garbage"),
+    ("/create_session", b"event: task_id\ndata: s1\ndata: s2\n\nevent: end\ndata: \n\n"),
+    ("/create_session", "event: task_id\ndata: \u00e9\n\n".encode()),
     ("/create", b"7"),
     ("/create", 400),
     ("/world/prompt", ["Hello."]),

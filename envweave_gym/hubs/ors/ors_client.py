@@ -60,7 +60,7 @@ class OrsClient:
         lines = self._events("/create_session", {})
         session = next((data for event, data in lines if event == "task_id" and data), None)
         lines.close()
-        if session is None:
+        if session is None or not session.isprintable() or not session.isascii():
             raise OrsRefused(f"{self.url} answers /create_session without the id of a session")
         self._session, self._owner = session, Owner()
         self._post("/create", {"env_name": env, "split": split, "index": index}, dict[str, Any])

@@ -21,7 +21,7 @@ from envweave_gym.hubs.ors.ors_messages import ToolSpec, content_of, text_of
 
 _NAME = "envweave/ORS-v0"
 MAX_TEXT, MAX_INPUT = 1 << 20, 1 << 20  # characters
-_CALL = re.compile(r"\s*(?:<tool_call>|```\w*\n)?(.*?)(?:</tool_call>|```)?\s*", re.DOTALL)
+_CALL = re.compile(r"(?:<tool_call>|```\w*\n)?(.*?)(?:</tool_call>|```)?", re.DOTALL)
 Action = dict[str, Any]
 
 
@@ -66,7 +66,7 @@ class ORSEnv(TaskEnv[int, str, Action]):
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Call a tool."""
         name, given = action["name"], action["input"]
-        if name not in self._tools or not isinstance(given, dict):
+        if not isinstance(name, str) or name not in self._tools or not isinstance(given, dict):
             raise InvalidAction(
                 f"{_NAME}: {shown(action)} calls no tool with an object as input; there are {', '.join(self._tools)}"
             )
@@ -86,7 +86,7 @@ class ORSEnv(TaskEnv[int, str, Action]):
 
     def parse_action(self, text: str, agent: str | None = None) -> Action:
         """Parse a call: ``{"name": …, "arguments": {…}}`` as models write it, also fenced or in ``<tool_call>``."""
-        found = _CALL.fullmatch(text)
+        found = _CALL.fullmatch(text.strip())
         try:
             call = json.loads(found[1] if found else text)
             given = call.get("arguments", call.get("input", {}))
@@ -94,7 +94,7 @@ class ORSEnv(TaskEnv[int, str, Action]):
         except (ValueError, AttributeError, LookupError, RecursionError):
             form = '{"name": "…", "arguments": {…}}'
             raise InvalidAction(f"{shown(text)} is no call of a tool; answer with {form}") from None
-        if name not in self._tools:
+        if not isinstance(name, str) or name not in self._tools:
             raise InvalidAction(f"{shown(name)} is no tool; there are {', '.join(self._tools)}")
         return {"name": name, "input": given}
 
