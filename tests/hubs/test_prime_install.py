@@ -16,6 +16,7 @@ from envweave_gym.cli import main
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.hubs.prime import hub_packages
 from envweave_gym.hubs.prime.hub_lock import lock_of
+from envweave_gym.hubs.prime.wheel_check import check_wheel
 
 GUESS = ("acme", "guess", "1.0.0", PACKAGE)
 V0 = {"requires": ["verifiers>=0.1.8"]}
@@ -181,6 +182,10 @@ WHEELS: dict[str, tuple[str, Any]] = {
     "a .pth file": (".pth", {"files": {"evil.pth": b"import os"}}),
     "a module of Python": ("hide", {"files": {"json.py": b""}}),
     "another package's module": ("another package", {"files": {"verifiers/__init__.py": b""}}),
+    "a folder of another package": ("another package", {"files": {"numpy/__init__.py": b""}}),
+    "a folder without a module": ("another package", {"files": {"envweave_gym/registry/plan.txt": b""}}),
+    "a module of another package": ("another package", {"files": {"openai.py": b""}}),
+    "a binary module": ("another package", {"files": {"_cffi_backend.cpython-311-x86_64-linux-gnu.so": b""}}),
     "a data folder": ("outside", {"files": {"guess-1.0.0.data/scripts/run": b""}}),
     "a second dist-info": ("exactly one", {"files": {"other-1.dist-info/METADATA": b""}}),
     "no module": ("no module", {"module": "something"}),
@@ -197,6 +202,36 @@ def test_a_hostile_wheel_is_refused_before_it_is_installed(hub: PrimeHub, tmp_pa
     word, changes = WHEELS[case]
     hub.publish("acme", "guess", data=wheel("guess", source=PACKAGE, **changes))
     refused(hub, tmp_path, word)
+
+
+def test_files_beside_the_module_that_cannot_be_imported_are_allowed(hub: PrimeHub):
+    files = {"pyproject.toml": b"", "README.md": b"", "guess.data.json": b"", "LICENSE": b""}
+    hub.publish("acme", "guess", data=wheel("guess", source=PACKAGE, files=files, requires=["verifiers<0.4"]))
+    assert hub_packages.install("acme/guess").version == "1.0.0"
+
+
+@pytest.mark.parametrize(
+    ("named", "said", "is_same"),
+    [
+        ("1.0.0", "1.0.0", True),
+        ("1.0", "1.0.0", True),
+        ("1.0.0rc1", "1.0.0-rc.1", True),
+        ("1.0.0+a.b", "1.0.0+a-b", True),
+        ("2.0.0", "1.0.0", False),
+        ("2.0.0rc1", "1.0.0rc1", False),
+        ("py3", "1.0.0", False),
+    ],
+)
+def test_the_version_in_the_files_name_is_that_of_the_package(
+    hub: PrimeHub, tmp_path: Path, named: str, said: str, is_same: bool
+):
+    data, filename = wheel("guess", said, PACKAGE), wheel_name("guess", named)
+    hub_id = hub_packages.hub_id_of("acme/guess")
+    if is_same:
+        assert check_wheel(data, filename, hub_id, None, None).version == said
+        return
+    with pytest.raises(NotAvailable, match="another version"):
+        check_wheel(data, filename, hub_id, None, None)
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not a zip", b"\0" * 100])

@@ -31,6 +31,8 @@ _REQUIREMENT = re.compile(
 _ONLY_EXTRA = re.compile(r"""\bextra\s*==\s*['"]""")
 _PIN = re.compile(r"(?P<sign>===?|~=|!=|<=?|>=?)\s*(?P<version>[\w.*+!-]+)")
 _FLOORS = ("==", "===", ">=", ">", "~=")
+_IMPORTED = (".py", ".pyc", ".pyd", ".so", ".pth")
+"""Ends of the names of files that Python would import."""
 _V1_BEGINS = (0, 2)
 """Lowest floor of the requirement ``verifiers`` that means the second generation, by the hub's own rule."""
 
@@ -60,8 +62,13 @@ def check_wheel(
             names = _checked_names(wheel, problem)
             dist_info = _dist_info(names, problem)
             _check_modules(names, dist_info, hub_id, problem)
+            _check_top_level(names, dist_info, hub_id, problem)
             metadata = _read(wheel, f"{dist_info}/METADATA", _MAX_METADATA_BYTES, problem)
             found, requires = _checked_metadata(metadata, hub_id, version, problem)
+            if not _same_release(filename.split("-")[1], found):
+                raise NotAvailable(
+                    f"{problem} is named like another version than {found}, which it says; not installed"
+                )
             generation = _generation(requires, hint, _source(wheel, names, hub_id))
             if wheel.testzip() is not None:
                 raise NotAvailable(f"{problem} is damaged; not installed")
@@ -137,6 +144,18 @@ def _check_modules(names: list[str], dist_info: str, hub_id: HubId, problem: str
         )
 
 
+def _check_top_level(names: list[str], dist_info: str, hub_id: HubId, problem: str) -> None:
+    """Refuse folders and modules beside the package's own; plain files, such as pyproject.toml, hide nothing."""
+    for name in names:
+        top, _, below = name.partition("/")
+        is_own = top == dist_info or top.partition(".")[0] == hub_id.module
+        if not is_own and (below or name.endswith(("/", *_IMPORTED))):
+            raise NotAvailable(
+                f"{problem} has {shown(top)}, which may be another package's; only {hub_id.module!r} is allowed; "
+                "not installed"
+            )
+
+
 def _checked_metadata(
     metadata: bytes, hub_id: HubId, version: str | None, problem: str
 ) -> tuple[str, tuple[str, ...]]:
@@ -158,6 +177,12 @@ def _checked_metadata(
 
 def _same_version(one: str, other: str) -> bool:
     return one == other or _numbers(one) == _numbers(other) != ()
+
+
+def _same_release(one: str, other: str) -> bool:
+    """Return whether versions, of which one may be normalised, agree in the numbers before ``rc1``, ``+local`` etc."""
+    releases = [re.match(r"v?(?:\d+!)?([\d.]*\d)?", version.lower()) for version in (one, other)]
+    return one == other or len({_numbers(found[1] or "") for found in releases if found}) == 1
 
 
 def _numbers(version: str) -> tuple[int, ...]:
