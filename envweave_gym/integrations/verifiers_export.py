@@ -10,8 +10,10 @@ import json
 import keyword
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.metadata import metadata, packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,15 @@ _TAKEN = frozenset(
     }
 )
 """Names that roles cannot have, as the library's configuration has them."""
+_SUMMARY = "as an environment of verifiers"
+_MODULES = frozenset(
+    {
+        *("verifiers", "envweave_harness", "envweave_gym", "envweave_gym_server", "envweave_gym_pytest"),
+        *("gymnasium", "pettingzoo", "numpy", "msgspec", "pydantic", "openai", "datasets", "prime"),
+        *("pip", "setuptools", "wheel", "sitecustomize", "usercustomize", "test", "tests"),
+    }
+)
+"""Modules that the package, the library or an install needs, installed here or not."""
 _MODULE = '''"""{title} as an environment of verifiers; written by envweave export verifiers."""
 
 import verifiers.v1 as vf
@@ -135,6 +146,10 @@ def export(
 def _checked_name(env_id: str, name: str | None) -> str:
     given = name or re.sub(r"[^a-z0-9]+", "-", env_id.rpartition("/")[2].lower()).strip("-")
     module = given.replace("-", "_")
+    installed = packages_distributions().get(module, ())
+    is_foreign = any(not (metadata(one)["Summary"] or "").endswith(_SUMMARY) for one in installed)
+    if is_foreign or module in _MODULES or module in sys.stdlib_module_names:
+        raise InvalidArgument(f"{shown(given)} would hide the module {module}; give another name=")
     if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", given) or keyword.iskeyword(module):
         raise InvalidArgument(
             f"{shown(given)} is not a name of a package; give name= in small letters, digits and '-'"
@@ -171,7 +186,7 @@ def _files(
         by_role=_literal(dict(roles)),
     )
     compile(source, f"{module}.py", "exec")
-    description = f"{env_id} as an environment of verifiers"
+    description = f"{env_id} {_SUMMARY}"
     project = _PROJECT.format(
         name=json.dumps(name),
         description=json.dumps(description),

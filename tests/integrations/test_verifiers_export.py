@@ -82,6 +82,12 @@ def test_two_agents_that_would_be_one_role_are_refused(local_game: str, tmp_path
         ({"name": "Großes"}, "not a name"),
         ({"name": "class"}, "not a name"),
         ({"name": "../x"}, "not a name"),
+        ({"name": "json"}, "hide the module json"),
+        ({"name": "random"}, "hide"),
+        ({"name": "verifiers"}, "hide"),
+        ({"name": "envweave-gym"}, "hide the module envweave_gym"),
+        ({"name": "numpy"}, "hide"),
+        ({"name": "psutil"}, "hide"),
         ({"max_turns": 0}, "max_turns"),
     ],
 )
