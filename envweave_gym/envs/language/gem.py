@@ -121,9 +121,8 @@ def _gem() -> Any:
     try:
         return importlib.import_module("gem.envs.registration")
     except ModuleNotFoundError as error:
-        if error.name != "gem":
-            raise
-        raise MissingExtra(f"{_NAME} needs GEM, which is not installed: {_INSTALL}") from None
+        missing = "GEM" if error.name == "gem" else f"the module {error.name} for GEM"
+        raise MissingExtra(f"{_NAME} needs {missing}, which is not installed: {_INSTALL}") from None
     finally:
         root.handlers[:] = before
         root.setLevel(level)
