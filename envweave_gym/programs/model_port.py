@@ -33,6 +33,8 @@ from envweave_gym.programs.reply import Reply
 MAX_CONNECTIONS = 512
 _READ_DEADLINE_S = 60.0
 """Longest time in which a request must arrive, once its first byte has."""
+_FIRST_HEAD_DEADLINE_S = 10.0
+"""Longest time in which the head of a connection's first request must arrive."""
 _SEND_DEADLINE_S = 30.0
 _PIECE_BYTES = 1 << 18
 _TICK_S = 1.0
@@ -208,9 +210,10 @@ class ModelPort:
             raise Refused(404, f"there is no {request.method} {request.path}; there is POST /v1{CHAT}")
 
     def _close_slow(self, poll: select.poll) -> None:
-        late = time.monotonic() - _READ_DEADLINE_S
+        now = time.monotonic()
         for connection in list(self._connections.values()):
-            if connection.since is not None and connection.since < late:
+            limit = _READ_DEADLINE_S if connection.has_asked else _FIRST_HEAD_DEADLINE_S
+            if connection.since is not None and now - connection.since > limit:
                 poll.unregister(connection.descriptor)
                 self._connections.pop(connection.descriptor, None)
                 connection.hang_up()
@@ -221,12 +224,19 @@ class _Connection:
 
     def __init__(self, connected: socket.socket, check: Callable[[HttpRequest], None]) -> None:
         self.socket, self.descriptor = connected, connected.fileno()
-        self.reader = RequestReader(check)
+        self._check = check
+        self.reader = RequestReader(self._checked)
         self.call: Call | None = None
         """The call that waits for its reply."""
-        self.since: float | None = None
-        """When the request that is arriving began."""
+        self.since: float | None = time.monotonic()
+        """When the request that is arriving began, or the connection, which must bring one."""
+        self.has_asked = False
+        """Whether the head of a request has arrived."""
         self._sending = threading.Lock()
+
+    def _checked(self, head: HttpRequest) -> None:
+        self._check(head)
+        self.has_asked = True
 
     def finish(self, call: Call, data: bytes, *, close: bool = False) -> bool:
         """Send the response to ``call`` unless it is gone; return whether it was sent as a whole."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from envweave_gym.programs import model_port
 from envweave_gym.programs.chat_completions import BadRequest, read_request
 from envweave_gym.programs.http_requests import Refused, RequestReader
 from envweave_gym.programs.model_port import Call, ModelPort
@@ -110,6 +111,20 @@ def test_a_body_without_the_token_is_not_received(port: ModelPort):
     with socket.create_connection(("127.0.0.1", port.number), timeout=20) as raw:
         raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n")
         assert raw.recv(64).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("begin", [b"", b"POST /v1/chat"], ids=["silent", "half a head"])
+def test_a_connection_that_asks_nothing_is_closed_and_one_that_waits_is_not(
+    port: ModelPort, calls: queue.SimpleQueue[Call], monkeypatch: pytest.MonkeyPatch, begin: bytes
+):
+    client = Client(port, CHAT)
+    call = calls.get(timeout=20)
+    monkeypatch.setattr(model_port, "_FIRST_HEAD_DEADLINE_S", 0.2)
+    with socket.create_connection(("127.0.0.1", port.number), timeout=20) as raw:
+        raw.sendall(begin)
+        assert raw.recv(1) == b""
+    call.answer(Reply("still there"))
+    assert client.answer()[0] == 200
 
 
 @pytest.mark.parametrize(
