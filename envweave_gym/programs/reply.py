@@ -11,7 +11,10 @@ import msgspec
 from envweave_gym.core.faults import InvalidAction, shown
 from envweave_gym.typed.json_space import JsonOf
 
-_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_NOT_SPACE = re.compile(r"\S")
+_LONGEST_SHOWN_CHARS = 200
+_FORM = '<tool_call>{"name": "…", "arguments": {…}}</tool_call>'
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -68,18 +71,35 @@ def parse_reply(text: str, tools: list[dict[str, Any]]) -> Any:
     """
     if not isinstance(text, str):
         raise InvalidAction(f"{shown(text)} is not a text; give the model's reply as one")
-    found = _TOOL_CALL.findall(text) if tools else []
-    if not found:
-        return text
     calls: list[dict[str, Any]] = []
-    for one in found:
-        try:
-            calls.append(msgspec.to_builtins(msgspec.convert(json.loads(one), ToolCall)))
-        except (ValueError, RecursionError):
-            form = '<tool_call>{"name": "…", "arguments": {…}}</tool_call>'
-            raise InvalidAction(f"{shown(one)} is not a tool call; write it like {form}") from None
-    content = _TOOL_CALL.sub("", text).strip()
+    others, end = list[str](), 0
+    while tools and (begin := text.find(_OPEN, end)) >= 0:
+        others.append(text[end:begin])
+        call, end = _read_call(text, begin)
+        calls.append(call)
+    if not calls:
+        return text
+    content = "".join([*others, text[end:]]).strip()
     return {**({"content": content} if content else {}), "tool_calls": calls}
+
+
+def _read_call(text: str, begin: int) -> tuple[dict[str, Any], int]:
+    """Return the call whose opening tag begins there, and where its closing tag ends."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, _after_space(text, begin + len(_OPEN)))
+        call = msgspec.to_builtins(msgspec.convert(value, ToolCall))
+        end = _after_space(text, end)
+        if not text.startswith(_CLOSE, end):
+            raise ValueError
+    except (ValueError, RecursionError):
+        given = text[begin : begin + _LONGEST_SHOWN_CHARS]
+        raise InvalidAction(f"{shown(given)} is not a tool call; write it like {_FORM}") from None
+    return call, end + len(_CLOSE)
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _NOT_SPACE.search(text, at)
+    return found.start() if found else len(text)
 
 
 def _text_of(arguments: dict[str, Any] | str) -> str:
