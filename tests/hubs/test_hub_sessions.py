@@ -113,6 +113,7 @@ def test_a_second_reset_takes_no_new_program(make: Make):
     [
         ("die", ["SIGKILL", "last words"]),
         ("silent", ["without a call"]),
+        ("set", ["has lost its episode", "TypeError", "not JSON"]),
         ("raise", ["the tools are gone"]),
         ("error", ["SandboxError"]),
         ("stranger", ["'nobody'", "agent"]),
@@ -138,6 +139,25 @@ def test_a_program_that_dies_in_mid_episode_is_a_fault_and_never_a_reward(make: 
     env.reset(seed=0)
 
 
+def test_an_end_without_the_agents_reward_is_a_fault(make: Make):
+    env = make("rewardless", on_fault="truncate")
+    env.reset(seed=0, options={"index": 0})
+    _, reward, _, truncated, info = env.step("0")
+    assert (reward, truncated, info["fault"].kind) == (0.0, True, "crash")
+    assert "without a reward of agent" in info["fault"].message
+
+
+def test_a_forked_child_closes_at_once_and_leaves_the_episode_to_its_parent(make: Make):
+    env = make()
+    env.reset(seed=0, options={"index": 0})
+    if (child := os.fork()) == 0:
+        begin = time.monotonic()
+        env.close()
+        os._exit(int(time.monotonic() - begin > 20.0))
+    assert os.waitpid(child, 0)[1] == 0
+    assert env.step("0")[1] == 1.0
+
+
 def test_a_program_that_is_killed_while_it_waits_is_a_fault(make: Make):
     env = make(on_fault="truncate")
     env.reset(seed=0)
@@ -153,6 +173,29 @@ def test_a_program_that_hangs_is_a_timeout(make: Make):
     _, _, _, truncated, info = env.step("0")
     assert (truncated, info["fault"].kind) == (True, "timeout")
     assert programs() == []
+
+
+@pytest.mark.parametrize("way", ["timeout", "garbage collection", "close"])
+def test_a_program_that_is_ended_may_tear_down_what_it_has_started(make: Make, tmp_path: Path, way: str):
+    env = make("teardown", path=tmp_path / "done", step_timeout=1.0, on_fault="truncate")
+    env.reset(seed=0)
+    if way == "timeout":
+        assert env.step("0")[-1]["fault"].kind == "timeout"
+    elif way == "close":
+        env.close()
+    else:
+        env.unwrapped._session._finalizer()
+    assert (tmp_path / "done").read_text() == "done"
+    assert programs() == []
+
+
+def test_sigterm_lets_a_program_tear_down(make: Make, tmp_path: Path):
+    env = make("teardown", path=tmp_path / "done", on_fault="truncate")
+    env.reset(seed=0)
+    (program,) = [one for one in programs() if one.cmdline()[1] == "-u"]
+    program.terminate()
+    assert env.step("0")[-1]["fault"].kind == "crash"
+    assert (tmp_path / "done").read_text() == "done"
 
 
 @pytest.mark.parametrize(("mode", "word"), [("load", "does not want to"), ("exit", "sys.exit(3)")])
@@ -284,8 +327,23 @@ def test_replies_are_texts_or_objects_with_tool_calls(make: Make):
         "content": "So:",
         "tool_calls": [{"name": "add", "arguments": {"a": 1}}],
     }
-    with pytest.raises(InvalidAction, match="not a tool call"):
-        parse_action(env, "<tool_call>{oops}</tool_call>")
+    write = '<tool_call> {"name": "write", "arguments": {"text": "</tool_call>}"}}\n</tool_call>'
+    assert parse_action(env, f"{call} and {write}")["tool_calls"][1]["arguments"] == {"text": "</tool_call>}"}
+    for wrong in (
+        "<tool_call>{oops}</tool_call>",
+        '<tool_call>{"name": "add"}',
+        "<tool_call>[1]</tool_call>",
+        "<tool_call>add(1)</tool_call>",
+        f"{call}<tool_call>",
+        f"<tool_call>{call}</tool_call>",
+    ):
+        with pytest.raises(InvalidAction, match="not a tool call"):
+            parse_action(env, wrong)
+    begin = time.process_time()
+    for part in ("<tool_call>{", "<tool_call> "):
+        with pytest.raises(InvalidAction):
+            parse_action(env, part * 20_000)
+    assert time.process_time() - begin < 5.0
 
 
 def test_the_spaces_hold_what_is_returned_and_rendering_shows_the_chat(make: Make):

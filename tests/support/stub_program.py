@@ -55,7 +55,7 @@ ROLES = {name: types.SimpleNamespace(client=client) for name, client in (("left"
 """
 """A package with two agents, and a role with a client of its own."""
 PACKAGE = """
-import asyncio, os, random, signal, subprocess, sys, threading, time
+import asyncio, atexit, os, random, signal, subprocess, sys, threading, time
 import verifiers
 
 print("noise on stdout")
@@ -71,6 +71,12 @@ class Env:
             raise ValueError("this package does not want to")
         if mode == "exit":
             sys.exit(3)
+        if mode == "teardown":
+            atexit.register(self.tear_down)
+
+    def tear_down(self):
+        time.sleep(1.5)  # more than a program has after its lifeline and SIGTERM without patience
+        open(self.path, "w").write("done")
 
     def get_dataset(self):
         return self.rows
@@ -95,6 +101,10 @@ class Env:
         if mode == "orphan":
             child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
             open(self.path, "w").write(str(child.pid))
+        if mode == "set":
+            return {"outputs": [self.output(1.0, {1})]}
+        if mode == "rewardless":
+            sys.modules["_envweave_verifiers_v0"].AGENT = "somebody else"
         if mode == "stranger":
             await call([{"role": "user", "content": "hi"}], model="nobody")
         if mode == "garbage":
@@ -105,7 +115,7 @@ class Env:
             reply = await call(messages)
             if mode == "die later":
                 os._exit(4)
-            if mode == "hang later":
+            if mode in ("hang later", "teardown"):
                 await asyncio.sleep(3600)
             messages = [*messages, reply, {"role": "user", "content": f"Not {reply['content']}"}]
             if reply["content"] == str(row["n"]):

@@ -35,7 +35,7 @@ SETTLE_LIMIT_S = 1.0
 """Longest wait for simultaneous calls after the last one; a program that polls is never idle."""
 _ABORT_TIMEOUT_S = 30.0
 _CLOSE_PATIENCE_S = 15.0
-"""Seconds in which a program may tear down what it has started, such as containers."""
+"""Seconds in which a program that runs may tear down what it has started, such as containers."""
 _PREFIX = "envweave-hub-"
 _PROGRAM = Path(__file__).parent / "inside" / "hub_program.py"
 
@@ -146,7 +146,7 @@ class HubSession:
         try:
             self.ending = running.wait(self.open_calls, self.agents if len(self.agents) > 1 else ())
         except TimeoutError:
-            self._stop(0.0)
+            self._stop(_CLOSE_PATIENCE_S)
             raise TimeoutError(
                 f"{self._name}: the program neither called the model nor ended in {self.config.step_timeout:g} s"
             ) from None
@@ -165,10 +165,10 @@ class HubSession:
                 self._stop(0.0)
 
     def _start(self) -> _Running:
-        self._stop(0.0)
+        self._stop(_CLOSE_PATIENCE_S)
         running = _Running(self.config, self.package, self.interpreter)
         self._running = running
-        self._finalizer = weakref.finalize(self, running.close, 0.0)
+        self._finalizer = weakref.finalize(self, running.close, _CLOSE_PATIENCE_S)
         try:
             running.load()
         except _Failed as error:
@@ -183,7 +183,7 @@ class HubSession:
 
     def _fail(self, text: str, is_lasting: bool = False) -> NoReturn:
         """End the episode as lost; a program that may be in any state is not used again."""
-        self._stop(0.0)
+        self._stop(_CLOSE_PATIENCE_S)
         raise (Unplayable if is_lasting else EnvironmentCrashed)(f"{self._name} {text}")
 
     def _stop(self, patience_s: float) -> None:
@@ -360,11 +360,14 @@ class _Running:
             raise _Failed(f"cannot be played: {why}", is_lasting=True)
         if (why := event.get("error")) is not None:
             raise _Failed(f"has lost its episode: {why}")
-        return self._read(event, "result", Ending)
+        ending = self._read(event, "result", Ending)
+        if missing := [agent for agent in self.ready.agents if agent not in ending.rewards]:
+            raise _Failed(f"has sent a result without a reward of {', '.join(missing)}")
+        return ending
 
     def abort(self) -> bool:
         """Cancel the episode, and wait until the program has; return whether it can go on."""
-        if self._over:
+        if self._over or not self.is_alive:  # a forked process would wait for what its parent gets
             return self.is_alive
         self._aborts += 1
         self._over = True
@@ -402,6 +405,6 @@ class _Running:
         """End the process and the port, and remove the scratch folder."""
         if not self._owner.is_here():
             return
+        self._port.close()  # first: a call without a reply would keep the program from tearing down
         self._process.close(patience_s)
-        self._port.close()
         shutil.rmtree(self._folder, ignore_errors=True)

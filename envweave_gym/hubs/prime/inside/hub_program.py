@@ -17,6 +17,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +39,8 @@ def main() -> None:
     sys.argv[1:] = []
     # The folder of this file was put first in the path; modules of packages must not be hidden by those here.
     sys.path[:] = [one for one in sys.path if one != str(_HERE)]
-    asyncio.run(_serve(connection))
+    with suppress(asyncio.CancelledError):
+        asyncio.run(_serve(connection))
 
 
 def own_module(name: str) -> ModuleType:
@@ -59,6 +61,9 @@ async def _serve(connection: socket.socket) -> None:
         writer.write(json.dumps(message).encode() + b"\n")
 
     settings = json.loads(await reader.readline())
+    loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+    assert serving is not None
+    loop.add_signal_handler(signal.SIGTERM, serving.cancel)
     try:
         player = await _loaded(settings)
     except Exception as error:  # noqa: BLE001 - a package may raise anything
@@ -80,6 +85,9 @@ async def _serve(connection: socket.socket) -> None:
                 await episodes.abort()
                 send({"is": "aborted", "number": message["number"]})
     finally:
+        loop.add_signal_handler(
+            signal.SIGTERM, lambda: None
+        )  # a second cancellation would interrupt the cleaning up
         await episodes.abort()
         await player.close()
 
@@ -110,16 +118,14 @@ class _Episodes:
         self._task = asyncio.create_task(self._play(play, message["episode"]))
 
     async def _play(self, play: Coroutine[Any, Any, dict[str, Any]], episode: int) -> None:
-        outcome: dict[str, Any]
         try:
-            outcome = {"result": await play}
+            self._send({"is": "ended", "episode": episode, "result": await play})
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - a package may raise anything
             traceback.print_exc()
             kind = "refused" if type(error).__name__ == Refused.__name__ else "error"
-            outcome = {kind: reason(error)}
-        self._send({"is": "ended", "episode": episode, **outcome})
+            self._send({"is": "ended", "episode": episode, kind: reason(error)})
 
     async def abort(self) -> None:
         """Cancel the episode, and wait until it has cleaned up."""
