@@ -79,24 +79,22 @@ def test_a_lock_file_installs_the_same_again_elsewhere(
     assert [row["version"] for row in rows] == ["1.0.0"]
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "made"),
-    [
+def test_a_package_that_was_installed_with_several_agents_is_made_as_a_game(
+    hub: PrimeHub, monkeypatch: pytest.MonkeyPatch
+):
+    hub.publish("acme", "pair", "1.0.0", PAIR, requires=["verifiers>=0.4"])
+    assert hub_packages.install("acme/pair").agents == ("left", "right")
+    monkeypatch.setattr(hub_packages, "make_registered", lambda call: (call.name, call.api))
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({}, ("envweave/HubTeam-v0", "parallel")),
         ({"backend": "subprocess"}, ("envweave/HubTeam-v0", "parallel")),
         ({"api": "aec"}, ("envweave/HubTeam-v0", "aec")),
         ({"api": "gym"}, ("envweave/Hub-v0", "gym")),
         ({"num_envs": 2}, ("envweave/Hub-v0", None)),
         ({"env_args": {"id": "another"}}, ("envweave/Hub-v0", None)),
-    ],
-)
-def test_a_package_that_was_installed_with_several_agents_is_made_as_a_game(
-    hub: PrimeHub, monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any], made: Any
-):
-    hub.publish("acme", "pair", "1.0.0", PAIR, requires=["verifiers>=0.4"])
-    assert hub_packages.install("acme/pair").agents == ("left", "right")
-    monkeypatch.setattr(hub_packages, "make_registered", lambda call: (call.name, call.api))
-    assert envweave_gym.make("prime://acme/pair", **kwargs) == made
+    ]
+    for kwargs, made in cases:
+        assert envweave_gym.make("prime://acme/pair", **kwargs) == made, kwargs
 
 
 def test_a_package_that_cannot_say_its_agents_is_installed_all_the_same(hub: PrimeHub):
@@ -204,10 +202,10 @@ def test_a_hostile_wheel_is_refused_before_it_is_installed(hub: PrimeHub, tmp_pa
     refused(hub, tmp_path, word)
 
 
-def test_files_beside_the_module_that_cannot_be_imported_are_allowed(hub: PrimeHub):
+def test_files_beside_the_module_that_cannot_be_imported_are_allowed():
     files = {"pyproject.toml": b"", "README.md": b"", "guess.data.json": b"", "LICENSE": b""}
-    hub.publish("acme", "guess", data=wheel("guess", source=PACKAGE, files=files, requires=["verifiers<0.4"]))
-    assert hub_packages.install("acme/guess").version == "1.0.0"
+    data, hub_id = wheel("guess", source=PACKAGE, files=files), hub_packages.hub_id_of("acme/guess")
+    assert check_wheel(data, wheel_name("guess", "1.0.0"), hub_id, None, None).version == "1.0.0"
 
 
 @pytest.mark.parametrize(
@@ -222,9 +220,7 @@ def test_files_beside_the_module_that_cannot_be_imported_are_allowed(hub: PrimeH
         ("py3", "1.0.0", False),
     ],
 )
-def test_the_version_in_the_files_name_is_that_of_the_package(
-    hub: PrimeHub, tmp_path: Path, named: str, said: str, is_same: bool
-):
+def test_the_version_in_the_files_name_is_that_of_the_package(named: str, said: str, is_same: bool):
     data, filename = wheel("guess", said, PACKAGE), wheel_name("guess", named)
     hub_id = hub_packages.hub_id_of("acme/guess")
     if is_same:
