@@ -32,6 +32,8 @@ from envweave_gym_server.sessions.session import CLIENT_CHECK_S, Left, Session
 
 _NOTE = "openenv"
 """Key in ``Session.notes`` of the :class:`PlayedSession` that plays it."""
+_FIRST = "openenv_first"
+"""Key in ``Session.notes`` of an object of the call that got the session first, and closes it if it fails."""
 _PREFIX = "openenv."
 """Prefix of the ids of these sessions in the table of sessions, so that no other protocol's session is played here."""
 
@@ -141,13 +143,16 @@ def open_played(service: SessionService, name: str, session_id: str | None, left
     kind = family_of(offer.target)
     chosen = _PREFIX + (session_id or uuid.uuid4().hex)
     session = open_session(service, chosen, offer.name, kind.kwargs, left)
+    mine = object()
+    is_first = session.notes.setdefault(_FIRST, mine) is mine  # others may ask for the same session at once
     try:
-        played = session.notes.get(_NOTE)
-        if played is None:
-            played = session.notes[_NOTE] = PlayedSession(session, kind(description_of(session, left)))
+        if _NOTE not in session.notes:
+            session.notes.setdefault(_NOTE, PlayedSession(session, kind(description_of(session, left))))
     except BaseException:
-        close_played(service, session)
+        if is_first and _NOTE not in session.notes:
+            close_played(service, session)
         raise
+    played: PlayedSession = session.notes[_NOTE]
     return played
 
 
