@@ -223,6 +223,29 @@ def test_transcripts_show_the_best_and_the_worst_episode_escaped(tmp_path: Path)
     assert "update 2" not in text
 
 
+def test_transcripts_of_a_resumed_run_begin_with_those_up_to_its_checkpoint(tmp_path: Path):
+    first = Transcripts("a", tmp_path / "page.html")
+    for first.update in (1, 2, 3):
+        first.add(f"update {first.update}", [episode(0, 0, 1.0)])
+    first.add_fault("update 3", "gone")
+    first.write()
+    second = Transcripts("a", tmp_path / "page.html", resume=True)
+    second.keep(2)
+    second.add("again", [episode(0, 0, 1.0)])
+    second.write()
+    text = (tmp_path / "page.html").read_text()
+    assert [name in text for name in ("update 1", "update 2", "update 3", "again")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert text.count("say &lt;hi&gt;") == 3
+    (tmp_path / "page.jsonl").write_text("{}\n")
+    with pytest.raises(InvalidArgument, match=r"--resume: .*page\.jsonl cannot be read"):
+        Transcripts("a", tmp_path / "page.html", resume=True)
+
+
 def test_seeds_depend_on_their_parts_alone_and_fit_a_c_int():
     assert seed_of("train", 0, 1) == 1161140479 < 2**31
     assert len({seed_of("train", 0, index) for index in range(1000)}) > 990

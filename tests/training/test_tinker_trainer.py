@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import signal
 import threading
 from collections.abc import Callable
@@ -293,6 +294,11 @@ def test_ctrl_c_saves_a_checkpoint_unless_the_update_is_half_done(
     assert f"so far are written; --resume goes on from update {resumes}\n" in capsys.readouterr().err
     assert RunState.load(chosen.folder, {}).update == resumes
     assert grpo.train(ID, options(tmp_path, episodes=20, save_every=2, resume=True))["updates"] == 5
+    page = (chosen.folder / "transcripts.html").read_text()
+    shown = [number for number in range(9) if f"<summary>update {number}, seed" in page]
+    assert shown == [1, 2, 3, 4, 5]
+    entries = [json.loads(line) for line in (chosen.folder / "transcripts.jsonl").read_text().splitlines()]
+    assert len(entries) == page.count("<details>")
 
 
 def sigint() -> None:

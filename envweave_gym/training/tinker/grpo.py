@@ -114,7 +114,9 @@ class Trainer:
             self._held_out = (
                 self._rollouts(opening, {**(arguments or {}), **held_out}) if held_out else self._training
             )
-            self.transcripts = Transcripts(f"{env_id}, {self.model}", options.folder / "transcripts.html")
+            self.transcripts = Transcripts(
+                f"{env_id}, {self.model}", options.folder / "transcripts.html", resume=options.resume
+            )
             self._notices = Notices(self._report, self.transcripts)
             self._exit = opening.pop_all()
 
@@ -289,6 +291,7 @@ class Trainer:
                 f"{len(self.log.rows)} of its {rows} rows: they are of two runs; begin again without --resume"
             )
         self.log.keep(rows)
+        self.transcripts.keep(self.updates if rows else -1)
         self.bar.n = 0
         self.bar.update(self.updates * self.options.batch)
 
@@ -315,6 +318,7 @@ class Trainer:
                 self._is_whole = False
                 steps = [self.learners[name].update(part, rate) for name, part in rows.items() if part]
                 self.updates += 1
+                self.transcripts.update = self.updates
                 values = {
                     "episodes": self.updates * options.batch,
                     **of_episodes(played, options),
@@ -441,12 +445,12 @@ class Trainer:
             superseded = self.state.advance(self.updates, checkpoints, self._success, score)
             self.log.sync()
             self.state.save(self.options.folder)
+            self.transcripts.write()
         for path in superseded:
             try:
                 self.connection.delete_checkpoint(path)
             except (ServerLost, NotAvailable) as error:
                 self._report(f"the checkpoint {path} was not deleted: {error}")
-        self.transcripts.write()
 
     def finish(self) -> dict[str, Any]:
         """Save the last checkpoint and the weights for sampling, and return the results of the run."""

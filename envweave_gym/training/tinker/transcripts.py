@@ -1,7 +1,8 @@
-"""Sampled episodes as one HTML page that a browser opens without a server."""
+"""Sampled episodes as one HTML page that a browser opens without a server, and as JSON lines to resume from."""
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.training.run_metrics import writing
 from envweave_gym.training.tinker.episodes import Episode
 
@@ -29,14 +31,24 @@ class _Entry:
     messages: Sequence[dict[str, Any]]
     reward: float | None
     """``None`` for a lost episode."""
+    update: int
+    """Updates that had been done."""
 
 
 class Transcripts:
     """Collects episodes, and writes them as a page."""
 
-    def __init__(self, title: str, path: Path) -> None:
-        self._title, self._path = title, path
-        self._entries: list[_Entry] = []
+    def __init__(self, title: str, path: Path, *, resume: bool = False) -> None:
+        """``resume`` goes on with the entries of an earlier run, which are beside the page as JSON lines."""
+        self._title, self._path, self._lines = title, path, path.with_suffix(".jsonl")
+        self._entries: list[_Entry] = _entries_in(self._lines) if resume else []
+        self.update = 0
+        """Updates that are done, which new entries name."""
+
+    def keep(self, update: int) -> None:
+        """Drop the entries of later updates than this one: training goes on from there."""
+        self._entries = [one for one in self._entries if one.update <= update]
+        self.update = max(0, update)
 
     def add(self, heading: str, episodes: list[Episode]) -> None:
         """Add the best and the worst of some episodes that were not lost."""
@@ -48,12 +60,12 @@ class Transcripts:
             for agent, trajectory in episode.trajectories.items():
                 name = f", {agent}" if len(episode.trajectories) > 1 else ""
                 title = f"{heading}, seed {episode.task.seed}{name}"
-                self._entries.append(_Entry(title, trajectory.messages, trajectory.reward))
+                self._entries.append(_Entry(title, trajectory.messages, trajectory.reward, self.update))
         self._thin_out()
 
     def add_fault(self, heading: str, message: str) -> None:
         """Add the message of a fault that lost an episode."""
-        self._entries.append(_Entry(heading, [{"role": "fault", "content": message}], None))
+        self._entries.append(_Entry(heading, [{"role": "fault", "content": message}], None, self.update))
         self._thin_out()
 
     def _thin_out(self) -> None:
@@ -61,7 +73,7 @@ class Transcripts:
             del self._entries[MOST // 3 : -MOST // 3 : 2]
 
     def write(self) -> None:
-        """Write the page."""
+        """Write the page and the JSON lines."""
         entries = "".join(map(_section, self._entries))
         page = (
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'
@@ -69,6 +81,21 @@ class Transcripts:
         )
         with writing(self._path):
             self._path.write_text(page, encoding="utf-8", errors="backslashreplace")
+        lines = [json.dumps(dataclasses.asdict(one), default=str) + "\n" for one in self._entries]
+        scratch = self._lines.with_name(f"{self._lines.name}.new")
+        with writing(self._lines):
+            scratch.write_text("".join(lines), encoding="utf-8")
+            scratch.replace(self._lines)  # a kill leaves either the old entries or the new ones
+
+
+def _entries_in(path: Path) -> list[_Entry]:
+    """Return the entries of an earlier run; none if it wrote none."""
+    if not path.exists():
+        return []
+    try:
+        return [_Entry(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"--resume: {path} cannot be read: {error}; remove it to go on") from error
 
 
 def _total(episode: Episode) -> float:
