@@ -10,15 +10,17 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from absent import needs_module
-from fake_tinker import FakeClient, group, policies
+from fake_tinker import FakeClient, group, policies, sampler
 
 import envweave_gym
 from envweave_gym.chat import ChatGame, ChatRules
 from envweave_gym.core.faults import Fault, FaultStorm, InvalidArgument
 from envweave_gym.core.protocols import AGENT
-from envweave_gym.training.tinker.episodes import Episode
+from envweave_gym.training.tinker.episodes import Episode, Policies
 from envweave_gym.training.tinker.rollouts import Played, Player, Rollouts, _Job
 from envweave_gym.training.tinker.sampling import Sampler, SharedRequest
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+from envweave_gym.training.tinker.update_metrics import of_episodes
 
 needs_module("tinker", "tinker")
 needs_module("jinja2")
@@ -232,6 +234,20 @@ def test_an_episode_that_exits_the_process_is_a_fault_and_the_others_are_played(
 
 
 @pytest.mark.usefixtures("registries")
+@pytest.mark.usefixtures("registries")
+def test_an_episode_that_outgrows_the_context_ends_with_its_reward_so_far_and_is_counted():
+    client = FakeClient(last_digit)
+    with rollouts() as pool:
+        whole = pool.play(group(2), policies(client))
+        [first, *_, last] = sorted(len(request.prompt) for request in client.requests)
+        assert first < last
+        one = sampler(client, context=last + 63)  # the second prompt and a reply of 64 tokens do not fit
+        cut = pool.play(group(2), Policies(policies(client).prompts, lambda agent: one))
+    assert (rewards(whole.episodes), rewards(cut.episodes)) == ([2.0] * 2, [1.0] * 2)
+    counted = [of_episodes(played, TinkerOptions())["context_overflow"] for played in (whole, cut)]
+    assert (counted, cut.faults) == ([0, 2], 0)
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_no_finite_number_is_a_fault(reward: float):
     class Spoilt(gym.Env[str, int]):

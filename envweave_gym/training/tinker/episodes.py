@@ -53,6 +53,8 @@ class Trajectory:
     """The number of replies whose action the environment played."""
     counts: bool = True
     """Whether its reward is the agent's own doing: not if the reply of another ended the game, or several together."""
+    overflowed: bool = False
+    """Whether it ended because the next prompt did not fit the model's context."""
 
 
 @dataclass
@@ -146,24 +148,32 @@ class Speaker:
 
 
 def play(game: ChatGame, task: Task, policies: Policies, watch: Stopwatch) -> dict[str, Trajectory]:
-    """Play one episode, and return the trajectory of each role; raise ``EpisodeLost`` if it was lost."""
+    """Play one episode, and return the trajectory of each role; raise ``EpisodeLost`` if it was lost.
+
+    An episode of a single agent that outgrows the context after its first turn ends there with its reward so far.
+    """
     with watch:
         game.reset(task.seed, task.options)
     first = game.to_reply()
     speakers = {
         role: Speaker(role, game.history(role), task, policies, opens=first == [role]) for role in game.roles
     }
+    overflowed = False
     while roles := game.to_reply():
         speaker = speakers[roles[0]]
         try:
             text = speaker.reply()
         except PromptTooLong as error:
             if game.is_single and speaker.turns:
+                overflowed = True
                 break
             raise EpisodeLost(str(error), Fault(FaultKind.CAPACITY, str(error), retryable=False)) from error
         with watch:
             game.reply(roles[0], text)
-    return {role: speaker.trajectory(game.take_turn(role)) for role, speaker in speakers.items()}
+    played = {role: speaker.trajectory(game.take_turn(role)) for role, speaker in speakers.items()}
+    for trajectory in played.values():
+        trajectory.overflowed = overflowed
+    return played
 
 
 def lost(task: Task, error: BaseException) -> Episode:

@@ -33,6 +33,7 @@ def of_episodes(played: Played, options: TinkerOptions) -> dict[str, Any]:
         "success": float((rewards >= options.success_reward).mean()),
         "turns": sum(len(row.spans) for row in rows) / len(parts),
         "invalid_replies": sum(part.invalid for part in parts) / len(parts),
+        "context_overflow": sum(part.overflowed for part in parts),
         "sampled_tokens": len(logprobs),
         "tokens": sum(len(row.tokens) for row in rows),
         "entropy": float(-logprobs.mean()) if len(logprobs) else 0.0,
@@ -79,6 +80,7 @@ def problems(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "lost episodes": sum(row.get("lost_episodes", 0) for row in rows),
         "updates without training": sum(row.get("trained_rows") == 0 for row in rows),
         "invalid replies in an episode": last.get("invalid_replies"),
+        "episodes that outgrew the context": sum(row.get("context_overflow", 0) for row in rows),
     }
     faults = sum(row.get("faults", 0) for row in rows)
     return {"faults": faults, **{name: value for name, value in found.items() if value}}
