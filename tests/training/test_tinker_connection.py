@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -119,6 +120,21 @@ def test_statuses_that_a_restart_mends_are_a_lost_server(status: int, kind: type
     failed.set_exception(tinker.APIStatusError("no", response=response, body={"detail": "so it is"}))
     with pytest.raises(kind, match="so it is"):
         Unopened("http://127.0.0.1:9").result(failed)
+
+
+@pytest.mark.parametrize(("url", "checks"), [("http://127.0.0.1:9", 6), ("https://tinker.example", 2)])
+def test_a_server_elsewhere_is_asked_for_its_health_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, url: str, checks: int
+):
+    connection, asked, clock = Unopened(url), list[float](), Clock()
+    monkeypatch.setattr(
+        "envweave_gym.training.tinker.connection.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+    monkeypatch.setattr(connection, "_answers", lambda: not asked.append(clock.now))
+    for second in (100.0, 102.0, 104.0, 106.0, 108.0, 110.0):
+        clock.now = second
+        assert connection._is_alive()
+    assert len(asked) == checks
 
 
 def test_a_local_server_that_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch):

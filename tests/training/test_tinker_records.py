@@ -74,6 +74,16 @@ def test_the_number_of_updates_and_the_learning_rate_follow_from_the_episodes():
     assert TinkerOptions(episodes=0, target_success_rate=0.9).updates is None
 
 
+def test_the_help_says_how_often_an_episode_is_played_and_which_model_is_the_default(
+    capsys: pytest.CaptureFixture[str],
+):
+    with pytest.raises(SystemExit):
+        parse_options(TinkerOptions, "", ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "times that an episode is played in all" in text
+    assert "default: Qwen/Qwen3-4B-Instruct-2507 if the server has it, else its first one" in text
+
+
 def test_switches_are_flags_on_the_command_line():
     assert parse_options(TinkerOptions, "", ["--local", "--deterministic"]).local
     assert not parse_options(TinkerOptions, "", []).local

@@ -290,7 +290,8 @@ def test_ctrl_c_saves_a_checkpoint_unless_the_update_is_half_done(
     monkeypatch.setattr(
         Learned, "sampler", lambda *args: sampler(FakeClient(lambda *args: "AB"[args[2] % 2]))
     )
-    assert run_demo(train, chosen := options(tmp_path, episodes=20, save_every=2)) == 130
+    chosen = options(tmp_path, episodes=20, save_every=2)
+    assert run_demo(train, chosen) == 130
     assert f"so far are written; --resume goes on from update {resumes}\n" in capsys.readouterr().err
     assert RunState.load(chosen.folder, {}).update == resumes
     assert grpo.train(ID, options(tmp_path, episodes=20, save_every=2, resume=True))["updates"] == 5

@@ -29,13 +29,16 @@ from envweave_gym.training.tinker.preflight import (
     check_health,
     checked_url,
     get,
+    is_loopback,
     models_of,
 )
 from envweave_gym.training.tinker.waiting import FIRST_EXPECTED_S, NOTICE_S, Waits, in_thread, print_line
 
 HEALTH_TIMEOUT_S = 2.0
 POLL_S = 0.5
-"""Interval of the health checks while a request is waited for."""
+"""Interval of the health checks of a server on this machine while a request is waited for."""
+REMOTE_POLL_S = 10.0
+"""That of the health checks of a server elsewhere."""
 SILENCE_S = 30.0
 """A server that accepts connections but answers no health check for this time is lost."""
 SESSION_S = 60.0
@@ -212,10 +215,10 @@ class Connection:
         return error
 
     def _is_alive(self) -> bool:
-        """Check the health, at most every ``POLL_S``; silence counts only after ``SILENCE_S``."""
+        """Check the health, at most every ``POLL_S`` or ``REMOTE_POLL_S``; silence counts after ``SILENCE_S``."""
         with self._health_lock:
             now = time.monotonic()
-            if now - self._last_check < POLL_S:
+            if now - self._last_check < (POLL_S if is_loopback(self.base_url) else REMOTE_POLL_S):
                 return True
             answers = self._answers()
             self._last_check = time.monotonic()

@@ -31,13 +31,11 @@ from envweave_gym.training.tinker.prompts import Prompts
 from envweave_gym.training.tinker.rollouts import Played, Rollouts
 from envweave_gym.training.tinker.run_state import FILE, RunState, defaults_of, settings_of
 from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest, seed_of
-from envweave_gym.training.tinker.tinker_options import SMOLLM, TinkerOptions
+from envweave_gym.training.tinker.tinker_options import DEFAULT_MODEL, SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps, problems
 from envweave_gym.training.tinker.waiting import in_time, print_line
 
-DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
-"""The base model where the server has it and none is given."""
 TINY = "envweave/tiny"
 LOCAL_MODELS = {TINY: "--tiny", SMOLLM: "--smollm"}
 """The base models of ``--local``, with the option of the server for each."""

