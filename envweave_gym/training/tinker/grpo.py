@@ -413,7 +413,7 @@ class Trainer:
             played = self._training.play(tasks, self.policies(temperature=0.0), self.bar.update)
             for options, episode in zip(resets, played.episodes, strict=True):
                 page.add(f"greedy, {dict(options)}", [episode])
-        page.write()
+        page.write(resumable=False)
         self._status = "success"
         return played
 

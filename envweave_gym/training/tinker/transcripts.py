@@ -72,8 +72,8 @@ class Transcripts:
         if len(self._entries) > MOST:
             del self._entries[MOST // 3 : -MOST // 3 : 2]
 
-    def write(self) -> None:
-        """Write the page and the JSON lines."""
+    def write(self, *, resumable: bool = True) -> None:
+        """Write the page and, with ``resumable``, the JSON lines."""
         entries = "".join(map(_section, self._entries))
         page = (
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'
@@ -81,6 +81,10 @@ class Transcripts:
         )
         with writing(self._path):
             self._path.write_text(page, encoding="utf-8", errors="backslashreplace")
+        if resumable:
+            self._write_lines()
+
+    def _write_lines(self) -> None:
         lines = [json.dumps(dataclasses.asdict(one), default=str) + "\n" for one in self._entries]
         scratch = self._lines.with_name(f"{self._lines.name}.new")
         with writing(self._lines):
