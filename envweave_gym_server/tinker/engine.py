@@ -26,6 +26,7 @@ LARGEST_BATCH = 512
 """Sequences in one batch."""
 GATHER_S, LONGEST_GATHER_S = 0.002, 0.02
 """A batch starts when no request has come for the first time span, at the latest after the second."""
+_CANCELLED = failure("the request was cancelled", "user")
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +63,7 @@ class Engine:
         self._worker.start()
 
     def close(self) -> None:
-        """End the worker thread after the operation that it runs now."""
+        """End the worker thread after the operation that it runs now; sampling ends at its next token."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -117,7 +118,7 @@ class Engine:
     def _next_batch(self) -> list[Operation | Sampling]:
         """Remove the first operation that is still wanted, and the sampling requests that can join it."""
         while self._queue and self._queue[0].future.cancelled:
-            self._futures.finish(self._queue.popleft().future, failure("the request was cancelled", "user"))
+            self._futures.finish(self._queue.popleft().future, _CANCELLED)
         if not self._queue:
             return []
         first = self._queue.popleft()
@@ -136,11 +137,19 @@ class Engine:
         return batch
 
     def _sample(self, batch: list[Sampling]) -> None:
-        """Run a batch; if it fails, run its requests one by one, so that only the faulty ones fail."""
+        """Run a batch; if it fails, run its requests one by one, so that only the faulty ones fail.
+
+        A request that is cancelled meanwhile ends at its next token, and so do all when the engine is closed, which
+        leaves them without a reply: their clients see that the server has gone.
+        """
         weights = batch[0].weights
         try:
             results = sample(
-                weights.base.transformer, weights.adapter, [one.request for one in batch], weights.base.decode
+                weights.base.transformer,
+                weights.adapter,
+                [one.request for one in batch],
+                weights.base.decode,
+                lambda index: not (self._closed or batch[index].future.cancelled),
             )
         except Exception as error:  # noqa: BLE001 - a client gets it as its failed request
             if len(batch) == 1:
@@ -150,7 +159,12 @@ class Engine:
             for one in batch:
                 self._sample([one])
             return
+        if self._closed:
+            return
         for one, result in zip(batch, results, strict=True):
+            if one.future.cancelled:
+                self._futures.finish(one.future, _CANCELLED)
+                continue
             self._finish(one, lambda one=one, result=result: one.encode(result))
 
     def _finish(self, operation: Operation | Sampling, run: Callable[[], Reply]) -> None:

@@ -66,7 +66,7 @@ def _check_threads(threads: int | None) -> None:
 def _serve(
     service: TinkerService, listener: socket.socket, args: argparse.Namespace, key: str, shows_key: bool
 ) -> None:
-    """Serve until a signal ends it; a running operation ends first."""
+    """Serve until a signal ends it; a running pass ends first, and sampling at its next token."""
     app = create_tinker_app(service, key, hosts_of(args.host, args.allow_host or ()))
     server = HttpServer(app, listener)
     service.start()

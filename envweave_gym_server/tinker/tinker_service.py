@@ -70,7 +70,7 @@ class TinkerService:
         self._sweeper.start()
 
     def close(self) -> None:
-        """End the threads; an operation under way ends first."""
+        """End the threads; a pass under way ends first, and sampling at its next token."""
         self._closed.set()
         self.engine.close()
         self._sweeper.join()

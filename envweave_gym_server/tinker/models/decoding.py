@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -79,8 +79,10 @@ class SampleResult:
 class _Sequence:
     """One continuation in progress."""
 
-    def __init__(self, config: ModelConfig, request: SampleRequest, index: int) -> None:
-        self.request, self.index = request, index
+    def __init__(
+        self, config: ModelConfig, request: SampleRequest, index: int, is_wanted: Callable[[], bool]
+    ) -> None:
+        self.request, self.index, self._is_wanted = request, index, is_wanted
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TokenLogprobs] = []
@@ -94,6 +96,11 @@ class _Sequence:
         """Noise for each token, drawn when the sequence begins and dropped at its end."""
         key = np.array([self.request.seed % 2**64, self.index], np.uint64)
         return np.random.Generator(np.random.Philox(key=key)).random(self.limit)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has not ended, and somebody wants it still."""
+        return self.stop_reason is None and self._is_wanted()
 
     def add(self, token: int, logprob: float, decode: Callable[[list[int]], str]) -> None:
         """Append a token, and set the reason if the sequence ends with it."""
@@ -153,9 +160,11 @@ def sample(
     adapter: FrozenAdapter | None,
     requests: Sequence[SampleRequest],
     decode: Callable[[list[int]], str],
+    is_wanted: Callable[[int], bool] = lambda _: True,
 ) -> list[SampleResult]:
     """Continue all prompts in one batch and return the results in the order of the requests.
 
+    ``is_wanted`` is asked before each token for the index of a request, whose sequences end early if it is not.
     ``decode`` turns tokens into text, special tokens included; it is used only for stop strings. At the end of
     the model's context a sequence ends with reason ``length``. Large batches are cut in pieces.
     """
@@ -163,12 +172,15 @@ def sample(
         check_request(transformer.config, request)
     weights = adapter.weights if adapter is not None else {}
     sequences = [
-        [_Sequence(transformer.config, request, index) for index in range(request.count)]
-        for request in requests
+        [
+            _Sequence(transformer.config, request, index, partial(is_wanted, number))
+            for index in range(request.count)
+        ]
+        for number, request in enumerate(requests)
     ]
     waiting = [sequence for group in sequences for sequence in group]
     with precision_for(transformer.config):
-        while waiting:
+        while waiting := [sequence for sequence in waiting if sequence.goes_on]:
             batch, waiting = _admitted(transformer.config, waiting)
             waiting = _continue(transformer, weights, batch, decode) + waiting
     return [SampleResult([sequence.result() for sequence in group], *group[0].scores) for group in sequences]
@@ -209,10 +221,10 @@ def _continue(
     logits, suspended = batch.prompt_logits, list[_Sequence]()
     while True:
         tokens = _step(logits, rows, sequences, decode)
-        live = np.array([sequence.stop_reason is None for sequence in sequences])
+        live = np.array([sequence.goes_on for sequence in sequences])
         if not live.any():
             return suspended
-        live_sequences = [sequence for sequence in sequences if sequence.stop_reason is None]
+        live_sequences = [sequence for sequence, goes_on in zip(sequences, live, strict=True) if goes_on]
         rows, tokens = rows[live], tokens[live]
         keep = batch.rows_that_fit(len(live_sequences))
         sequences, late = live_sequences[:keep], live_sequences[keep:]

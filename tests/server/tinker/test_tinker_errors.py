@@ -418,11 +418,11 @@ def test_a_faulty_request_does_not_fail_its_batch(
 ):
     sizes: list[int] = []
 
-    def failing(transformer: Any, adapter: Any, requests: list[Any], decode: Any) -> Any:
+    def failing(transformer: Any, adapter: Any, requests: list[Any], *rest: Any) -> Any:
         sizes.append(len(requests))
         if any(list(one.prompt) == [13] for one in requests):
             raise RuntimeError("a kernel failed")
-        return sample(transformer, adapter, requests, decode)
+        return sample(transformer, adapter, requests, *rest)
 
     sampler = client.create_sampling_client(base_model=BASE).result()
     monkeypatch.setattr(engine, "sample", failing)

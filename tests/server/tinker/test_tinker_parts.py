@@ -17,8 +17,19 @@ from flask import Flask
 from envweave_gym_server.tinker.api_errors import BadInput, Busy, Gone, NotFound
 from envweave_gym_server.tinker.api_key import find_key
 from envweave_gym_server.tinker.checkpoints import CheckpointFile, Checkpoints, checked_name, parts_of
-from envweave_gym_server.tinker.futures import CompletionLog, FutureLimits, Futures, Reply, failure
+from envweave_gym_server.tinker.engine import Engine, Sampling
+from envweave_gym_server.tinker.futures import (
+    CompletionLog,
+    FutureLimits,
+    Futures,
+    Reply,
+    failure,
+    json_reply,
+)
 from envweave_gym_server.tinker.http_server import HttpServer
+from envweave_gym_server.tinker.models.decoding import SampleRequest
+from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch
+from envweave_gym_server.tinker.models.llama import Transformer
 from envweave_gym_server.tinker.provenance import SampledRecords, Span
 from envweave_gym_server.tinker.request_bodies import LoraConfig
 from envweave_gym_server.tinker.samplers import Sampler, Samplers, Weights
@@ -96,6 +107,53 @@ def test_a_wait_ends_when_its_session_does():
     futures.drop_session("session")
     waits.join(timeout=10)
     assert not waits.is_alive()
+
+
+# The engine
+
+
+@pytest.mark.parametrize("end", ["cancel", "session", "close"])
+def test_sampling_that_nobody_wants_any_more_ends_at_its_next_token(
+    transformer: Transformer, monkeypatch: pytest.MonkeyPatch, end: str
+):
+    began, go, steps = threading.Event(), threading.Event(), list[int]()
+
+    def extend(batch: DecodingBatch, rows: Any, tokens: Any) -> Any:
+        steps.append(len(rows))
+        began.set()
+        assert go.wait(20)
+        return extend_batch(batch, rows, tokens)
+
+    extend_batch = DecodingBatch.extend
+    monkeypatch.setattr(DecodingBatch, "extend", extend)
+    base: Any = SimpleNamespace(transformer=transformer, decode=str)
+    futures = Futures()
+    engine, one = Engine(futures), Weights(base, None)
+    gone, _ = futures.add("gone", "theirs")
+    kept, _ = futures.add("kept", "ours")
+    engine.submit(Sampling(gone, one, SampleRequest([1, 2], 3, 40), lambda _: json_reply()))
+    engine.submit(Sampling(kept, one, SampleRequest([3], 1, 4), lambda _: json_reply()))
+    engine.start()
+    assert began.wait(20)
+    closing = threading.Thread(target=engine.close)
+    if end == "cancel":
+        futures.cancel("gone")
+    elif end == "session":
+        futures.drop_session("theirs")
+    else:
+        closing.start()
+        while not engine._closed:
+            closing.join(0.01)
+    go.set()
+    if end != "close":
+        assert kept.done.wait(20)
+        assert kept.reply == json_reply()
+        assert gone.done.wait(20)
+        assert gone.reply is None or gone.reply.failed
+        closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert steps == ([4] if end == "close" else [4, 1, 1])
 
 
 # Samplers
