@@ -21,7 +21,8 @@ import gymnasium.spaces.utils as flat
 import gymnasium.vector.utils as batched
 import gymnasium.wrappers.utils as zeros
 import numpy as np
-from gymnasium.spaces import Box, Space, Text, Tuple
+from gymnasium.error import CustomSpaceError
+from gymnasium.spaces import Box, Dict, Space, Text, Tuple
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import shown
@@ -339,5 +340,14 @@ def _is_message(x: Any) -> bool:
 
 
 def placeholder(space: Space[Any]) -> Any:
-    """Return an all-zero member of ``space``: the observation of an episode that could not start."""
-    return zeros.create_zero_array(space)
+    """Return an all-zero member of ``space``: the observation of an episode that could not start.
+
+    For a space of another package, of which Gymnasium has no zero, it is ``None``.
+    """
+    try:
+        return zeros.create_zero_array(space)
+    except CustomSpaceError:
+        parts = space.spaces if isinstance(space, Dict | Tuple) else None
+    if isinstance(parts, dict):
+        return {key: placeholder(part) for key, part in parts.items()}
+    return None if parts is None else tuple(placeholder(part) for part in parts)

@@ -164,3 +164,12 @@ def test_unbounded_spaces_flatten_to_themselves() -> None:
     flat = flatten(space, {"text": WORDS, "number": 1})
     assert flat in flatten_space(space)
     assert unflatten(space, flat) == {"text": WORDS, "number": 1}
+
+
+class Foreign(gym.Space[Any]):
+    """A space of another package, of which Gymnasium knows nothing."""
+
+
+def test_a_placeholder_of_a_foreign_space_is_none() -> None:
+    space = Dict({"page": Foreign(), "both": Tuple((Foreign(), Discrete(3)))})
+    assert placeholder(space) == {"page": None, "both": (None, 0)}
