@@ -46,6 +46,20 @@ def children() -> set[str]:
     return found
 
 
+# The first test: the process of backend="subprocess" has the variables of the time at which it was started.
+def test_a_language_model_clicks_in_browsergym(example: Any):
+    pytest.importorskip("browsergym.miniwob")
+    after = example("browsergym_click")
+    assert (after["reward"], after["terminated"]) == (1.0, True)
+    assert ew.messages_of(after["info"]) == []
+    elsewhere = ew.make("browsergym.miniwob:browsergym/miniwob.click-test-2", backend="subprocess")
+    try:
+        assert elsewhere.reset(seed=1)[0]["goal"] == after["observation"]["goal"]
+        assert elsewhere.step(after["reply"])[1:3] == (1.0, True)
+    finally:
+        elsewhere.close()
+
+
 def test_a_click_in_chromium_solves_the_task_and_nothing_is_left(example: Any):
     after = example("miniwob_click")
     assert after["terminated"]
@@ -98,16 +112,3 @@ def test_a_browser_that_dies_is_a_fault_and_the_next_reset_starts_another():
         assert "fault" not in env.reset(seed=1)[1]
     finally:
         env.close()
-
-
-def test_a_language_model_clicks_in_browsergym(example: Any):
-    pytest.importorskip("browsergym.miniwob")
-    after = example("browsergym_click")
-    assert (after["reward"], after["terminated"]) == (1.0, True)
-    assert ew.messages_of(after["info"]) == []
-    elsewhere = ew.make("browsergym.miniwob:browsergym/miniwob.click-test-2", backend="subprocess")
-    try:
-        assert elsewhere.reset(seed=1)[0]["goal"] == after["observation"]["goal"]
-        assert elsewhere.step(after["reply"])[1:3] == (1.0, True)
-    finally:
-        elsewhere.close()
