@@ -1,4 +1,4 @@
-"""Idle programs are told from busy ones by the CPU times of all their threads."""
+"""The CPU times of all threads of a program distinguish an idle one from a busy one."""
 
 from __future__ import annotations
 

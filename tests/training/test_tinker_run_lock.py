@@ -60,20 +60,20 @@ def test_a_killed_run_holds_its_folder_no_more(tmp_path: Path):
 
 def test_a_forked_child_that_lives_on_does_not_hold_the_lock(tmp_path: Path):
     lock = RunLock(tmp_path)
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(tell)
-        os.read(told, 1)  # until the test has ended
+        os.close(writer)
+        os.read(reader, 1)  # until the test has ended
         os._exit(0)
     try:
         lock.close()
         with RunLock(tmp_path):
             pass
     finally:
-        os.close(tell)
+        os.close(writer)
         os.waitpid(child, 0)
-        os.close(told)
+        os.close(reader)
 
 
 def test_a_run_whose_lock_was_removed_while_it_was_taken_is_locked_all_the_same(
