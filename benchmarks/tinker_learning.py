@@ -56,10 +56,10 @@ def learn_letters(seed: int, out: str) -> dict[str, Any]:
 
 def learn_sums(seed: int, out: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     options = TinkerOptions(
-        smollm=True, seed=seed, out=out, run="sums", group=32, groups=16, episodes=6144, prompt="plain", stop="\n",
-        max_tokens=5, learning_rate=3e-4, eval_every=1, eval_episodes=100, save_every=0,
+        smollm=True, seed=seed, out=out, run="sums", group=16, groups=16, episodes=4608, num_envs=128, prompt="plain",
+        stop="\n", max_tokens=5, learning_rate=3e-4, eval_every=1, eval_episodes=100, save_every=0,
     )  # fmt: skip
-    train("envweave/Addition-v0", options, held_out={"split": "test"})
+    train("envweave/Addition-v0", options, arguments={"same_examples": True}, held_out={"split": "test"})
     rows = rows_of(options.folder)
     before = rows[0]["held_out_success"]
     row = {

@@ -174,7 +174,7 @@ CARDS = [
         id="envweave/Addition-v0",
         doc="Sums in a few-shot prompt of plain text; the first line of the reply is the result or not.",
         gym="envweave_gym.envs.toy.addition:AdditionEnv",
-        wire_kwargs=("split", "shots", "low", "high"),
+        wire_kwargs=("split", "shots", "low", "high", "same_examples"),
         image="envweave-core",
     ),
     EnvCard(

@@ -132,12 +132,22 @@ def test_shots_and_numbers_can_be_chosen() -> None:
     assert prompt in longest.observation_space
 
 
+def test_all_prompts_can_have_the_same_solved_sums() -> None:
+    env = gym.make(ADDITION, same_examples=True)
+    prompts = [sums_in(env.reset(options={"index": index})[0]) for index in range(300)]
+    examples, counted = Counter(tuple(prompt[:-1]) for prompt in prompts).most_common(1)[0]
+    assert counted > 250
+    for *solved, (a, b, _) in prompts:
+        assert tuple(solved) == examples or str(a + b) in {result for *_, result in examples}
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ({"split": "all"}, "split='all' is unknown; there are 'train' and 'test'"),
         ({"shots": -1}, "shots=-1 is no number of solved sums; give an int from 0 to 64"),
         ({"high": 1000}, "high=1000 is no largest number to add"),
+        ({"same_examples": "yes"}, "same_examples='yes' is no bool; give True or False"),
         ({"low": 45}, "low=45 and high=49 leave too few sums; give high >= low [+] 9"),
     ],
 )

@@ -49,7 +49,8 @@ class AdditionEnv(TaskEnv[int, str, str]):
 
     The reply earns 1.0 if its first line is the result and nothing else, and otherwise 0.0. The prompt is
     plain text that a model without any training on chats continues. The splits share no pair of numbers, in
-    neither order, and solved sums are of the train split.
+    neither order, and solved sums are of the train split. They are drawn for each episode, unless
+    ``same_examples`` asks for the same ones in every prompt, which a server then computes only once.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
@@ -61,12 +62,16 @@ class AdditionEnv(TaskEnv[int, str, str]):
         shots: int = 3,
         low: int = 10,
         high: int = 49,
+        same_examples: bool = False,
         render_mode: str | None = None,
     ) -> None:
         with named(self.name):
             check_arguments(split, shots, low, high)
+            if not isinstance(same_examples, bool):
+                raise InvalidArgument(f"same_examples={same_examples!r} is no bool; give True or False")
         super().__init__(sums(low, high, split), dataset=f"sums of {low} to {high}", split=split)
         self.shots, self.low, self.high, self.render_mode = shots, low, high, render_mode
+        self.same_examples = same_examples
         self._examples = sums(low, high, "train")
         self.observation_space, self.action_space = Unicode(32 * (shots + 1)), Unicode(MAX_REPLY)
         self._sum, self._prompt = Sum(low, low), ""
@@ -92,8 +97,8 @@ class AdditionEnv(TaskEnv[int, str, str]):
         return Sum(self.low + a, self.low + b)
 
     def _draw_examples(self) -> list[Sum]:
-        """Draw the solved sums from the seed; one with the result that is looked for would give it away."""
-        drawn = mix(self.key, _SHOTS)
+        """Draw the solved sums; one with the result that is looked for would give it away, and is left out."""
+        drawn = mix(0 if self.same_examples else self.key, _SHOTS)
         rows = (self._examples[mix(drawn, step) % len(self._examples)] for step in count())
         fitting = (one for one in map(self._sum_of, rows) if one.result != self._sum.result)
         return list(islice(fitting, self.shots))
