@@ -22,8 +22,8 @@ from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import name_of, state_of
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import Json
-from envweave_gym.hubs.openenv.openenv_detection import is_openenv
-from envweave_gym.hubs.openenv.openenv_names import ID as OPENENV
+from envweave_gym.hubs.openenv.environment_names import ID as OPENENV
+from envweave_gym.hubs.openenv.server_detection import is_openenv
 from envweave_gym.registry.make import make
 
 ActionType = TypeVar("ActionType")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from envweave_gym.compat.clients import Action, Observation, State, StepResult, TypedClient
 from envweave_gym.core.config import takes_arguments_of
 from envweave_gym.envs.repl.repl_config import ReplModelConfig
-from envweave_gym.hubs.openenv.openenv_names import OpenEnvName, image_of_space
+from envweave_gym.hubs.openenv.environment_names import OpenEnvName, image_of_space
 
 
 @dataclass

@@ -272,7 +272,7 @@ CARDS = [
     EnvCard(
         id="envweave/OpenEnv-v0",
         doc="Any environment of an OpenEnv server, image or Space: url='openenv://host:port'.",
-        gym="envweave_gym.hubs.openenv.openenv_env:OpenEnvClientEnv",
+        gym="envweave_gym.hubs.openenv.client_env:OpenEnvClientEnv",
         kwargs={"on_fault": "truncate"},
         nondeterministic=True,
         proxy=True,

@@ -28,8 +28,8 @@ SCHEMES = {
     "unix": f"{__name__}:make_on_server",
     "ray+actor": f"{__name__}:make_on_server",
     "docker": f"{__name__}:make_in_docker",
-    "openenv": "envweave_gym.hubs.openenv.openenv_names:make_openenv",
-    "openenv+https": "envweave_gym.hubs.openenv.openenv_names:make_openenv",
+    "openenv": "envweave_gym.hubs.openenv.environment_names:make_openenv",
+    "openenv+https": "envweave_gym.hubs.openenv.environment_names:make_openenv",
     "prime": "envweave_gym.hubs.prime.hub_packages:make_prime",
 }
 """The built-in schemes, with the paths of their functions."""

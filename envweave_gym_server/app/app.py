@@ -65,7 +65,7 @@ def _open_protocols(app: Flask, settings: Settings) -> None:
         service_of(app).offers.find(settings.default)  # raises if it is not served
     answer_openenv = has_password = None
     if "openenv" in settings.protocols:
-        from envweave_gym_server.protocols.openenv.openenv_routes import (
+        from envweave_gym_server.protocols.openenv.http_routes import (
             answer_openenv,
             has_password,
             register_openenv,

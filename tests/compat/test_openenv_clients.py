@@ -21,7 +21,7 @@ from envweave_gym.compat.clients import (
 )
 from envweave_gym.compat.repl import REPLEnv
 from envweave_gym.core.faults import NotAvailable, SessionLost, ToolError
-from envweave_gym.hubs.openenv.openenv_detection import is_openenv
+from envweave_gym.hubs.openenv.server_detection import is_openenv
 
 TEXT = {"type": "string"}
 ECHO = {"type": "object", "properties": {"message": TEXT}, "required": ["message"]}

@@ -11,7 +11,7 @@ from servers import RunningServer, running_server
 import envweave_gym as ew
 from envweave_gym.compat.clients import EchoAction, EchoEnv
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.hubs.openenv.openenv_detection import is_openenv
+from envweave_gym.hubs.openenv.server_detection import is_openenv
 
 ECHO, COUNTER, LINE = "envweave/Echo-v0", "envweave/Counter-v0", "envweave/LineWorld-v0"
 

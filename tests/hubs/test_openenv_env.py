@@ -16,7 +16,7 @@ from openenv_servers import NEW, OLD, SCHEMA, OpenEnvServer, Talk, error, observ
 
 import envweave_gym as ew
 from envweave_gym.core.faults import EnvironmentCrashed, NotAvailable, ResetNeeded
-from envweave_gym.hubs.openenv import openenv_pings
+from envweave_gym.hubs.openenv import idle_pings
 from envweave_gym.hubs.openenv.json_schema_space import JsonObject
 from envweave_gym.net.websocket import CLOSE, PING, TEXT, frame_of
 
@@ -321,7 +321,7 @@ def test_options_of_a_reset_are_checked(new: OpenEnvServer) -> None:
 
 
 def test_pings_between_calls_are_answered(new: OpenEnvServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openenv_pings, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idle_pings, "_LOOK_EVERY_S", 0.01)
     with ew.make(new.name) as env:
         env.reset(seed=1)
         (talk,) = new.talks
@@ -339,7 +339,7 @@ def test_a_ping_that_came_with_a_reply_is_answered(
         frames = frame_of(reply, masked=False, kind=TEXT) + frame_of(b"?", masked=False, kind=PING)
         talk.client.sendall(frames)  # in one packet
 
-    monkeypatch.setattr(openenv_pings, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idle_pings, "_LOOK_EVERY_S", 0.01)
     with ew.make(new.name) as env:
         env.reset(seed=1)
         new.faults.append(reply_and_ping)

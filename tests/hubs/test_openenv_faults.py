@@ -28,7 +28,7 @@ from openenv_servers import (
 
 import envweave_gym as ew
 from envweave_gym.core.faults import AtCapacity, EnvironmentCrashed, FaultStorm, NotAvailable, SessionLost
-from envweave_gym.hubs.openenv import openenv_pings
+from envweave_gym.hubs.openenv import idle_pings
 
 ID = "envweave/OpenEnv-v0"
 ONE = {"delta": 1}
@@ -149,7 +149,7 @@ def test_a_server_that_comes_back_has_forgotten_the_episode() -> None:
 
 
 def test_a_connection_that_is_lost_between_two_steps(new: OpenEnvServer, monkeypatch: Any) -> None:
-    monkeypatch.setattr(openenv_pings, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(idle_pings, "_LOOK_EVERY_S", 0.01)
     with ew.make(new.name) as env:
         env.reset(seed=1)
         env.step(ONE)

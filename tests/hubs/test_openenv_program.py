@@ -18,8 +18,8 @@ import pytest
 
 import envweave_gym as ew
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.hubs.openenv import openenv_program
-from envweave_gym.hubs.openenv.openenv_program import OpenEnvProgram
+from envweave_gym.hubs.openenv import space_program
+from envweave_gym.hubs.openenv.space_program import OpenEnvProgram
 
 SERVER = Path(__file__).parents[1] / "support" / "openenv_in_image.py"
 UVICORN = """
@@ -40,7 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "openenv.yaml").write_text("name: mine\napp: my.app:app\nport: 8000\n")
     (tmp_path / "uvicorn.py").write_text(UVICORN)
     (tmp_path / "server_of_the_tests.py").write_text(SERVER.read_text())
-    monkeypatch.setattr(openenv_program, "interpreter_of", lambda *_, **__: Path(sys.executable))
+    monkeypatch.setattr(space_program, "interpreter_of", lambda *_, **__: Path(sys.executable))
     return tmp_path
 
 
@@ -97,7 +97,7 @@ def test_it_ends_with_its_killed_owner(project: Path, wait_for: Any) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from envweave_gym.hubs.openenv.openenv_program import OpenEnvProgram\n"
+        "from envweave_gym.hubs.openenv.space_program import OpenEnvProgram\n"
         "program = OpenEnvProgram('it', Path(sys.executable), Path(sys.argv[1]), 'my.app:app', {})\n"
         "print(program._process.pid, flush=True)\n"
         "sys.stdin.read()\n"
@@ -137,7 +137,7 @@ def test_the_command_that_consents_is_one_that_runs(
         asked.append((wanted, install))
         raise NotAvailable(command)
 
-    monkeypatch.setattr(openenv_program, "interpreter_of", interpreter_of)
+    monkeypatch.setattr(space_program, "interpreter_of", interpreter_of)
     given = {name: str(project) if name == "project" else value for name, value in given.items()}
     with pytest.raises(NotAvailable) as caught:
         ew.make(NAME, backend="venv", **given)

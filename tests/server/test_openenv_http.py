@@ -13,7 +13,7 @@ from json_clients import JsonClient, sentence
 
 from envweave_gym.core.faults import InvalidArgument, UnknownEnvironment
 from envweave_gym_server.program import program
-from envweave_gym_server.protocols.openenv import openenv_session
+from envweave_gym_server.protocols.openenv import played_session
 from envweave_gym_server.sessions.session import stays
 
 ECHO, COUNTER, NAP = "envweave/Echo-v0", "envweave/Counter-v0", "served/Nap-v0"
@@ -126,46 +126,46 @@ def test_a_request_id_may_be_that_of_a_tools_call(client: JsonClient) -> None:
 def test_two_first_resets_at_once_open_one_session(
     client: JsonClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, describe = threading.Barrier(2), openenv_session.description_of
+    both, describe = threading.Barrier(2), played_session.description_of
 
     def described(session: Any, left: Any) -> Any:
         both.wait(30)
         return describe(session, left)
 
     def open_it() -> None:
-        opened.append(openenv_session.open_played(client.state, ECHO, "both", stays))
+        opened.append(played_session.open_played(client.state, ECHO, "both", stays))
 
     opened: list[Any] = []
-    monkeypatch.setattr(openenv_session, "description_of", described)
+    monkeypatch.setattr(played_session, "description_of", described)
     threads = [threading.Thread(target=open_it) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert opened[0] is opened[1] is openenv_session.find_played(client.state, ECHO, "both")
+    assert opened[0] is opened[1] is played_session.find_played(client.state, ECHO, "both")
     client.state.sessions.close("openenv.both")
 
 
 def test_a_reset_that_fails_closes_no_session_of_another(
     client: JsonClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    describe, others = openenv_session.description_of, list[Any]()
+    describe, others = played_session.description_of, list[Any]()
 
     def fails(*_: Any) -> Any:
         raise RuntimeError("no description")
 
     def fails_meanwhile(session: Any, left: Any) -> Any:
-        monkeypatch.setattr(openenv_session, "description_of", fails)
+        monkeypatch.setattr(played_session, "description_of", fails)
         with pytest.raises(RuntimeError):
-            openenv_session.open_played(client.state, ECHO, "mine", stays)
+            played_session.open_played(client.state, ECHO, "mine", stays)
         return describe(session, left)
 
-    monkeypatch.setattr(openenv_session, "description_of", fails_meanwhile)
-    others.append(openenv_session.open_played(client.state, ECHO, "mine", stays))
-    assert others == [openenv_session.find_played(client.state, ECHO, "mine")]
+    monkeypatch.setattr(played_session, "description_of", fails_meanwhile)
+    others.append(played_session.open_played(client.state, ECHO, "mine", stays))
+    assert others == [played_session.find_played(client.state, ECHO, "mine")]
     client.state.sessions.close("openenv.mine")
     with pytest.raises(RuntimeError):
-        openenv_session.open_played(client.state, ECHO, "new", stays)
+        played_session.open_played(client.state, ECHO, "new", stays)
     assert len(client.state.sessions) == 0
 
 

@@ -21,8 +21,8 @@ import msgspec
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, NotAvailable, SessionLost, shown
 from envweave_gym.core.secret_reference import Secret
-from envweave_gym.hubs.openenv import openenv_messages as messages
-from envweave_gym.hubs.openenv import openenv_pings
+from envweave_gym.hubs.openenv import idle_pings
+from envweave_gym.hubs.openenv import message_dialects as messages
 from envweave_gym.net.dial import GATEWAY_ERRORS
 from envweave_gym.net.http import BodyTooLarge, HttpConnection
 from envweave_gym.net.websocket import TEXT, ConnectionClosed, HandshakeRefused, open_websocket
@@ -68,7 +68,7 @@ class OpenEnvSession:
         except OSError as error:
             raise connection_error(url, error) from None
         weakref.finalize(self, self._socket.close).atexit = False
-        openenv_pings.answer_while_idle(self)
+        idle_pings.answer_while_idle(self)
 
     @property
     def is_lost(self) -> bool:
@@ -205,7 +205,7 @@ class OpenEnvSession:
 
     def _lose(self, error: BaseException) -> None:
         self._why_lost = str(error) or type(error).__name__
-        openenv_pings.forget(self)
+        idle_pings.forget(self)
         self._socket.close()
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.hubs.openenv.openenv_container import variables_in
+from envweave_gym.hubs.openenv.image_container import variables_in
 from envweave_gym.os_support import process_keeper
 from envweave_gym.os_support.process_local import Owner, in_forked_child
 from envweave_gym.providers.replica import is_healthy, last_words

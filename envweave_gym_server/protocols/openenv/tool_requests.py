@@ -26,17 +26,17 @@ from envweave_gym_server.protocols.json_rpc import (
     tool_of,
 )
 from envweave_gym_server.protocols.openenv.families import Family, text_member
-from envweave_gym_server.protocols.openenv.openenv_messages import (
-    VALIDATION_ERROR,
-    error_of,
-    error_of_creation,
-)
-from envweave_gym_server.protocols.openenv.openenv_session import (
+from envweave_gym_server.protocols.openenv.played_session import (
     PlayedSession,
     close_played,
     find_played,
     name_of,
     open_played,
+)
+from envweave_gym_server.protocols.openenv.socket_messages import (
+    VALIDATION_ERROR,
+    error_of,
+    error_of_creation,
 )
 from envweave_gym_server.protocols.openenv.typed_families import EchoFamily, family_of
 from envweave_gym_server.sessions.service import SessionService

@@ -21,14 +21,14 @@ from envweave_gym_server.protocols.current_app import accept_tokens, service, we
 from envweave_gym_server.protocols.json_calls import CallRefused, EpisodeLost
 from envweave_gym_server.protocols.json_rpc import PARSE_ERROR, Json, RpcError, answer, error_of, rpc_error_of
 from envweave_gym_server.protocols.native.websocket import Connection
-from envweave_gym_server.protocols.openenv.openenv_session import (
+from envweave_gym_server.protocols.openenv.played_session import (
     PlayedSession,
     close_played,
     find_played,
     open_played,
 )
-from envweave_gym_server.protocols.openenv.openenv_socket import play_socket
-from envweave_gym_server.protocols.openenv.openenv_tools import (
+from envweave_gym_server.protocols.openenv.socket_loop import play_socket
+from envweave_gym_server.protocols.openenv.tool_requests import (
     OpenEnvTools,
     described_family,
     is_about_tools,

@@ -7,7 +7,13 @@ import time
 from envweave_gym.net.websocket import GOING_AWAY, TEXT
 from envweave_gym_server.protocols.json_rpc import answer
 from envweave_gym_server.protocols.native.websocket import Connection
-from envweave_gym_server.protocols.openenv.openenv_messages import (
+from envweave_gym_server.protocols.openenv.played_session import (
+    PlayedSession,
+    close_played,
+    find_played,
+    open_played,
+)
+from envweave_gym_server.protocols.openenv.socket_messages import (
     CLOSE,
     MCP,
     RESET,
@@ -19,13 +25,7 @@ from envweave_gym_server.protocols.openenv.openenv_messages import (
     packed,
     read_message,
 )
-from envweave_gym_server.protocols.openenv.openenv_session import (
-    PlayedSession,
-    close_played,
-    find_played,
-    open_played,
-)
-from envweave_gym_server.protocols.openenv.openenv_tools import OpenEnvTools, is_about_tools, step_with_tools
+from envweave_gym_server.protocols.openenv.tool_requests import OpenEnvTools, is_about_tools, step_with_tools
 from envweave_gym_server.sessions.service import SessionService
 
 

@@ -107,11 +107,11 @@ class OpenEnvName:
             return RunningServer(self.where)
         end_with_parent()  # a process of a vector must not outlive it with a server of its own
         if self.kind == "docker" or use_docker:
-            from envweave_gym.hubs.openenv.openenv_container import start_container
+            from envweave_gym.hubs.openenv.image_container import start_container
 
             image = self.where if self.kind == "docker" else image_of_space(self.where, tag)
             return start_container(of, image, options)
-        from envweave_gym.hubs.openenv.openenv_program import OpenEnvProgram
+        from envweave_gym.hubs.openenv.space_program import OpenEnvProgram
 
         return OpenEnvProgram.of_space(of, self.where, tag=tag, project=project, options=options)
 

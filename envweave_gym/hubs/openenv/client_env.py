@@ -19,7 +19,9 @@ from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailabl
 from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.secret_reference import Secret, check_encrypted, check_reference, read_reference
 from envweave_gym.core.seeding import Seeds
-from envweave_gym.hubs.openenv import openenv_messages as messages
+from envweave_gym.hubs.openenv import message_dialects as messages
+from envweave_gym.hubs.openenv.environment_names import ID, OpenEnvName, Server
+from envweave_gym.hubs.openenv.info_metadata import info_of
 from envweave_gym.hubs.openenv.json_codecs import BadSchema
 from envweave_gym.hubs.openenv.json_schema_space import (
     action_codec,
@@ -28,9 +30,7 @@ from envweave_gym.hubs.openenv.json_schema_space import (
     observation_codec,
     text_member,
 )
-from envweave_gym.hubs.openenv.openenv_metadata import info_of
-from envweave_gym.hubs.openenv.openenv_names import ID, OpenEnvName, Server
-from envweave_gym.hubs.openenv.openenv_session import OpenEnvSession, fetch_schema
+from envweave_gym.hubs.openenv.websocket_session import OpenEnvSession, fetch_schema
 from envweave_gym.typed.scalars import Codec
 
 _CALL_DEADLINE_S = 60.0
