@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 from envweave_gym.compat.clients import Action, Observation, State, StepResult, TypedClient
 from envweave_gym.core.config import takes_arguments_of
+from envweave_gym.core.secret_reference import check_encrypted
 from envweave_gym.envs.repl.repl_config import ReplModelConfig
 from envweave_gym.hubs.openenv.environment_names import OpenEnvName, image_of_space
 
@@ -166,8 +167,11 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         """Begin an episode.
 
         With ``hf_token`` sub-calls of this episode query Hugging Face's inference API, wherever it is played.
-        The token is sent separately from the options of the reset, which are recorded in its events.
+        The token is sent separately from the options of the reset, which are recorded in its events. It goes to
+        another machine over https only.
         """
+        if hf_token:  # before anything is done: an own server gets it after the reset
+            check_encrypted(f"{type(self).__name__}: base_url", self._where)
         options |= {"context": context, "task_prompt": task_prompt, "max_iterations": max_iterations}
         if llm_model is not None:
             options["llm_model"] = llm_model

@@ -61,11 +61,18 @@ def check_reference(name: str, value: object) -> None:
         raise InvalidArgument(f"{name} is a reference, 'env:NAME' or 'file:PATH', not the secret itself")
 
 
-def check_encrypted(name: str, url: str) -> None:
-    """Raise ``InvalidArgument`` if a token for this URL would go to another machine unencrypted."""
+def is_private_way(url: str) -> bool:
+    """Return whether nobody between this process and the server can read what is sent: TLS, or the same machine."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
-        raise InvalidArgument(f"{name}={url}: a token goes over https:// only, or to this machine")
+    return parts.scheme != "http" or _is_this_machine(parts.hostname or "")
+
+
+def check_encrypted(name: str, url: str) -> None:
+    """Raise ``InvalidArgument`` if a token or another secret would go to this URL unencrypted."""
+    if not is_private_way(url):
+        raise InvalidArgument(
+            f"{name}={url}: tokens and other secrets go over https:// only, or to this machine"
+        )
 
 
 def _is_this_machine(host: str) -> bool:

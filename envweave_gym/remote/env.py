@@ -16,6 +16,7 @@ from envweave_gym.core.faults import (
     shown,
 )
 from envweave_gym.core.reply_parsing import read_action
+from envweave_gym.core.secret_reference import check_encrypted
 from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord
@@ -179,7 +180,11 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return True
 
     def entrust(self, **secrets: str) -> None:
-        """Send secrets to the environment on the server, which never appear in events, logs or states."""
+        """Send secrets to the environment on the server, which never appear in events, logs or states.
+
+        They are refused if they would go to another machine unencrypted.
+        """
+        check_encrypted(f"{self.name}: backend", self._served.address.url)
         self._served.ask("entrust", secrets)
 
     def close(self) -> None:

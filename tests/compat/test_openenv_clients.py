@@ -173,6 +173,17 @@ def test_a_lost_session_raises_and_is_never_a_fresh_episode() -> None:
         assert env.step({"delta": 1}).observation["count"] == 1
 
 
+def test_a_token_is_not_sent_in_the_clear_to_find_out_whose_server_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "s3cret")
+    with openenv_server() as server:
+        for host, sent in (("127.0.0.1", "Bearer s3cret"), ("0.0.0.0", None)):
+            server.requests.clear()
+            assert is_openenv(f"http://{host}:{server.port}", "env:MY_TOKEN")
+            assert {headers.get("authorization") for _, headers in server.requests} == {sent}
+
+
 def test_servers_are_told_apart() -> None:  # words: ok
     with openenv_server() as theirs, running_server("envweave/Echo-v0") as ours:
         assert is_openenv(theirs.url)

@@ -37,7 +37,8 @@ def endpoint() -> Iterator[ChatEndpoint]:
 
 @pytest.fixture(scope="module")
 def server(endpoint: ChatEndpoint) -> Iterator[RunningServer]:
-    with running_server(f"repl_world:{ASKING}", token=None, env={ENDPOINT: endpoint.url}) as running:
+    given: dict[str, Any] = {"token": None, "env": {ENDPOINT: endpoint.url}, "allow_host": "0.0.0.0"}
+    with running_server(f"repl_world:{ASKING}", **given) as running:
         yield running
 
 
@@ -131,6 +132,16 @@ def test_a_token_is_no_option(client: REPLEnv):
     with pytest.raises(InvalidArgument, match="reset takes no option 'hf_token'") as caught:
         client._env.reset(options={"hf_token": TOKEN})
     assert TOKEN not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_token_goes_to_another_machine_over_tls_only(server: RunningServer):
+    elsewhere = server.url.replace("127.0.0.1", "0.0.0.0")  # as far as the client knows
+    with REPLEnv(elsewhere, env_id=ASKING) as env:
+        entrust = env._env.unwrapped.entrust
+        for call in (env.reset, entrust):
+            with pytest.raises(InvalidArgument, match="over https:// only") as caught:
+                call(hf_token=TOKEN)
+            assert TOKEN not in str(caught.value)
 
 
 def test_a_token_that_is_none_is_refused_unseen(client: REPLEnv):

@@ -262,7 +262,7 @@ def test_tokens_are_references_and_are_sent(new: OpenEnvServer, monkeypatch: pyt
     with pytest.raises(ew.InvalidArgument, match="not the secret itself"):
         ew.make(new.name, token="s3cret")
     for far in ("openenv://far.example:8000", "http://192.0.2.7", "openenv://localhost.example"):
-        with pytest.raises(ew.InvalidArgument, match="https:// only"):
+        with pytest.raises(ew.InvalidArgument, match="over https:// only"):
             ew.make(ID, url=far, token="env:MY_TOKEN")
     with pytest.raises(ew.InvalidArgument, match="env:NOT_SET"):
         ew.make(new.name, token="env:NOT_SET")
@@ -282,6 +282,16 @@ def test_secrets_are_sent_with_resets_and_are_in_no_event_or_error(new: OpenEnvS
             env.reset(seed=1, options={"what": object()})
         assert "s3cret" not in str(caught.value)
         assert b"s3cret" not in pickle.dumps(env)
+        env.unwrapped.entrust()
+        env.reset(seed=1)
+        assert new.messages[-1]["data"] == {"seed": 1}
+
+
+def test_secrets_go_to_another_machine_over_tls_only(new: OpenEnvServer) -> None:
+    with ew.make(f"openenv://0.0.0.0:{new.port}") as env:  # another machine, as far as the client knows
+        with pytest.raises(ew.InvalidArgument, match="over https:// only") as caught:
+            env.unwrapped.entrust(hf_token="hf_s3cret")
+        assert "s3cret" not in str(caught.value)
         env.unwrapped.entrust()
         env.reset(seed=1)
         assert new.messages[-1]["data"] == {"seed": 1}

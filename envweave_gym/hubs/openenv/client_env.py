@@ -262,7 +262,12 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         return fetch_schema(server.url, self._headers(), deadline, server.direct_address) or {}
 
     def entrust(self, **secrets: str) -> None:
-        """Send these secrets with all later resets, in place of those given before; no event and no error has them."""
+        """Send these secrets with all later resets, in place of those given before; no event and no error has them.
+
+        They are refused if they would go to another machine unencrypted.
+        """
+        if secrets and self._where.kind == "server":
+            check_encrypted(f"{ID}: url", self._where.where)
         self._secrets = {name: Secret(text) for name, text in secrets.items()}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 
 from envweave_gym.containers.engine import engine, is_ours
 from envweave_gym.core.faults import EnvweaveError
-from envweave_gym.core.secret_reference import secret_at
+from envweave_gym.core.secret_reference import is_private_way, secret_at
 from envweave_gym.net.http import HttpConnection
 from envweave_gym.remote.errors import refusal_in
 
@@ -21,8 +21,9 @@ _LARGEST_BODY_BYTES = 4 << 20
 def is_openenv(url: str, token: str | None = None) -> bool:
     """Return whether ``url`` leads to a server of OpenEnv; ``False`` if nobody answers there.
 
-    A server of this package that speaks both protocols counts as one of this package. ``token`` is a reference. An
-    image on this machine is one of OpenEnv unless its entry point is ``envweave serve``.
+    A server of this package that speaks both protocols counts as one of this package. ``token`` is a reference; it is
+    not sent to another machine unencrypted. An image on this machine is one of OpenEnv unless its entry point is
+    ``envweave serve``.
     """
     scheme, _, rest = url.partition("://")
     if scheme in ("openenv", "openenv+https"):
@@ -31,9 +32,9 @@ def is_openenv(url: str, token: str | None = None) -> bool:
         return _is_image_of_openenv(rest.partition("#")[0])
     if scheme not in ("http", "https") or "#" in url:
         return False
-    secret = secret_at(token)
-    headers = {"Authorization": f"Bearer {secret.reveal()}"} if secret else {}
     try:
+        secret = secret_at(token if is_private_way(url) else None)
+        headers = {"Authorization": f"Bearer {secret.reveal()}"} if secret else {}
         return not _is_ours(url, headers) and _has_schemas(url, headers)
     except (OSError, ValueError):  # nobody answers, or it is no URL: whoever connects says so
         return False
