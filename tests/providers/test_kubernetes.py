@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -23,7 +22,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from absent import needs_command
 from kubernetes_api import (
     CLUSTER_TOKEN,
     SERVER,
@@ -31,6 +29,7 @@ from kubernetes_api import (
 )
 from kubernetes_clusters import Start, api, here, start
 from servers import until
+from tls_servers import self_signed
 
 import envweave_gym as ew
 from envweave_gym.providers.kubernetes import cluster_access as kubernetes_access
@@ -278,15 +277,9 @@ def test_environments_share_pods_until_all_are_closed(api: KubernetesApi) -> Non
 @pytest.fixture
 def safe(tmp_path: Path) -> Iterator[KubernetesApi]:
     """A cluster with TLS, and what a Pod finds of it, in a folder."""
-    needs_command("openssl")
-    key, certificate = tmp_path / "key", tmp_path / "ca.crt"
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
-    )
-    words = [*command.split(), "-addext", "keyUsage=digitalSignature,keyCertSign"]
-    subprocess.run([*words, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    certificate = self_signed(tmp_path, "keyUsage=digitalSignature,keyCertSign")
+    certificate.file.rename(tmp_path / "ca.crt")
+    context = certificate._replace(file=tmp_path / "ca.crt").context()
     (tmp_path / "token").write_text(CLUSTER_TOKEN)
     (tmp_path / "namespace").write_text("default")
     api = KubernetesApi(tls=context)

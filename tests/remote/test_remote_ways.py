@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absent import needs_command
 from remote_peers import Talk, lets_through, peer, plays, plays_over_http, replies_slowly
 from remote_worlds import transport
+from tls_servers import self_signed
 
 from envweave_gym import NotAvailable
 from envweave_gym.net import http
@@ -30,18 +30,11 @@ CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """What a server on loopback shows, which clients are told to trust."""
-    needs_command("openssl")
-    files = [str(tmp_path / name) for name in ("certificate", "key")]
-    words = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run([*words.split(), "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*files)
+    certificate = self_signed(tmp_path)
     for name in CA_BUNDLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(CA_BUNDLES[0], files[0])
-    return context
+    monkeypatch.setenv(CA_BUNDLES[0], str(certificate.file))
+    return certificate.context()
 
 
 def test_tls(tls: ssl.SSLContext, transport: str) -> None:
