@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from json_clients import JsonClient
 
+from envweave_gym_server.protocols.mcp import agent_tools, harness_tools
+
 COUNTER, ECHO, STATELESS = "envweave/Counter-v0", "envweave/Echo-v0", "2026-07-28"
 META = "io.modelcontextprotocol/protocolVersion"
 
@@ -75,6 +77,8 @@ def test_there_is_no_stream_and_no_session_to_end(app: JsonClient, method: str) 
         ({"jsonrpc": "2.0", "id": [1], "method": "ping"}, -32600),
         ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, -32600),
         (5, -32600),
+        ([], -32600),
+        ([5], -32600),
         (request("nope"), -32601),
         (request("tools/call", [1]), -32602),
         (request("tools/call", {"name": "nope"}), -32602),
@@ -83,8 +87,56 @@ def test_there_is_no_stream_and_no_session_to_end(app: JsonClient, method: str) 
 )
 def test_malformed_requests(app: JsonClient, body: Any, code: int) -> None:
     response = post(app, body)
-    assert response.json["error"]["code"] == code
-    assert response.status_code == (400 if code == -32700 else 200)
+    reply = response.json[0] if body == [5] else response.json  # only a batch with messages gets a list
+    assert (reply["error"]["code"], reply["jsonrpc"]) == (code, "2.0")
+    assert response.status_code == (400 if body in (b"{", []) else 200)
+
+
+@pytest.mark.parametrize("version", ["2031-01-01", "", "2026-07-28"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        request("tools/list"),
+        [request("ping")],
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 5, "result": {}},
+    ],
+)
+def test_a_version_that_is_not_served_is_refused(app: JsonClient, version: str, message: Any) -> None:
+    response = post(app, message, **{"MCP-Protocol-Version": version})
+    assert (response.status_code, response.json["error"]["code"]) == (400, -32600)
+    assert "2025-11-25" in response.json["error"]["message"]
+    known = {"MCP-Protocol-Version": "2025-06-18"}
+    assert post(app, message, **known).status_code in (200, 202)
+
+
+def test_a_handshake_agrees_on_a_version_whatever_its_header_says(app: JsonClient) -> None:
+    header = {"MCP-Protocol-Version": "2031-01-01"}
+    result = post(app, request("initialize", {"protocolVersion": "2031-01-01"}), **header).json["result"]
+    assert result["protocolVersion"] == "2025-11-25"
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/no-session"])
+def test_tools_that_cannot_be_built_are_one_error_of_each_request(
+    app: JsonClient, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: Any) -> Any:
+        raise RuntimeError("a bug of the schema")
+
+    for kind in (harness_tools.HarnessTools, agent_tools.AgentTools):
+        monkeypatch.setattr(kind, "toolset", fails)
+    for method in ("initialize", "tools/list", "tools/call"):
+        response = app.ask("POST", path, request(method))
+        assert (response.status_code, response.json["id"]) == (200, "a")
+        assert response.json["error"]["code"] == -32603
+        assert "a bug of the schema" not in response.text  # its log has it
+    assert "request failed" in caplog.text
+    replies = app.ask("POST", path, [request("ping"), request("tools/list")]).json
+    assert ["error" in reply for reply in replies] == [False, True]
+    meta = {"_meta": {META: STATELESS}}
+    headers = {"MCP-Protocol-Version": STATELESS, "Mcp-Method": "server/discover"}
+    response = app.ask("POST", path, request("server/discover", meta), headers=headers)
+    assert (response.status_code, response.json["error"]["code"]) == (200, -32603)
 
 
 # Version 2026-07-28

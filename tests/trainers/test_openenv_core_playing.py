@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("openenv", reason="OpenEnv is not installed: run make trainers")
 
+from tls_servers import self_signed, tls_in_front_of
+
 import envweave_gym as ew
 from envweave_gym.compat.clients import (
     CodeAction,
@@ -94,6 +96,17 @@ def test_an_episode(counter: str) -> None:
         assert env.step(delta(3))[1:4] == (3.0, True, False)
         env.reset(seed=5)
         assert env.step(delta(1))[0]["text"] == "☃"
+
+
+def test_an_episode_behind_tls(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = self_signed(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate.file))
+    with (
+        tls_in_front_of(int(peer.url.rpartition(":")[2]), certificate) as port,
+        ew.make(f"openenv+https://127.0.0.1:{port}/counter") as env,
+    ):
+        assert env.reset(seed=5)[0]["text"] == ""
+        assert env.step(delta(5))[1:4] == (5.0, True, False)
 
 
 def test_spaces(counter: str) -> None:

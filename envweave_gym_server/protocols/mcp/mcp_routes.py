@@ -15,7 +15,7 @@ from envweave_gym_server.protocols.json_rpc import PARSE_ERROR, Json, RpcError, 
 from envweave_gym_server.protocols.mcp.agent_tokens import AgentToken, AgentTokens
 from envweave_gym_server.protocols.mcp.agent_tools import AgentTools
 from envweave_gym_server.protocols.mcp.harness_tools import HarnessTools
-from envweave_gym_server.protocols.mcp.protocol_eras import Toolset, is_stateless, reply_to
+from envweave_gym_server.protocols.mcp.protocol_eras import Tools, is_stateless, reply_to
 from envweave_gym_server.protocols.rest.openapi import operation
 from envweave_gym_server.protocols.rest.schemas import client, json_response, received
 
@@ -52,7 +52,7 @@ def mcp() -> Response:
     openenv = current_app.extensions[_OPENENV]
     if openenv is not None and _is_for_openenv(message):
         return json_response(openenv(message))
-    return _answered(message, HarnessTools(service(), _tokens(), _url_of, client()).toolset())
+    return _answered(message, HarnessTools(service(), _tokens(), _url_of, client()).toolset)
 
 
 @agents.post("/mcp/<session_id>")
@@ -63,7 +63,7 @@ def mcp_agent(session_id: str) -> Response:
     if token is None and _bearer().startswith("agent."):
         raise Unauthorized("the token is that of another session or server; give the one that make returned")
     agent, nonce = (AGENT, None) if token is None else (token.agent, token.nonce)
-    return _answered(message, AgentTools(service(), session_id, agent, nonce, client()).toolset())
+    return _answered(message, AgentTools(service(), session_id, agent, nonce, client()).toolset)
 
 
 def _tokens() -> AgentTokens:
@@ -108,11 +108,8 @@ def _is_for_openenv(message: Any) -> bool:
     return method.startswith("openenv/") or (isinstance(params, dict) and "session_id" in params)
 
 
-def _answered(message: Any, tools: Toolset) -> Response:
+def _answered(message: Any, tools: Tools) -> Response:
     if isinstance(message, RpcError):
         return json_response(error_of(None, message), 400)
-    if isinstance(message, list):  # a batch, as versions up to 2025-03-26 have
-        replies = [reply for one in message if (reply := reply_to(one, {}, tools)[0]) is not None]
-        return json_response(replies) if replies else Response(status=202)
     reply, status = reply_to(message, _headers(), tools)
     return Response(status=status) if reply is None else json_response(reply, status)

@@ -19,7 +19,15 @@ from envweave_gym_server.core.errors import STATUS_OF_KIND, BadRequest, NoSessio
 from envweave_gym_server.protocols.client_sockets import TAKEN
 from envweave_gym_server.protocols.current_app import accept_tokens, service, websockets
 from envweave_gym_server.protocols.json_calls import CallRefused, EpisodeLost
-from envweave_gym_server.protocols.json_rpc import PARSE_ERROR, Json, RpcError, answer, error_of, rpc_error_of
+from envweave_gym_server.protocols.json_rpc import (
+    PARSE_ERROR,
+    Json,
+    RpcError,
+    answer,
+    error_of,
+    id_of,
+    rpc_error_of,
+)
 from envweave_gym_server.protocols.native.websocket import Connection
 from envweave_gym_server.protocols.openenv.played_session import (
     PlayedSession,
@@ -319,7 +327,6 @@ def answer_openenv(message: Any) -> Json:
     """Return the reply to a JSON-RPC request of OpenEnv's."""
     try:
         tools = OpenEnvTools(service(), environment_name(), client())
-    except UnknownEnvironment as error:
-        request_id = message.get("id") if isinstance(message, dict) else None
-        return error_of(request_id, rpc_error_of(error))
+    except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
+        return error_of(id_of(message), rpc_error_of(error))
     return answer(message, tools.methods) or {}
