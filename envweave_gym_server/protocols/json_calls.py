@@ -1,4 +1,4 @@
-"""Calls of a session by protocols that speak JSON: resets, steps and questions, without numbers of their own."""
+"""Calls of a session by protocols that speak JSON: resets, steps and questions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from envweave_gym.core.faults import EnvweaveError, Fault, InvalidArgument, NotAvailable
 from envweave_gym.wire.messages import (
+    Answer,
     Ask,
     Began,
     Create,
@@ -23,7 +24,7 @@ from envweave_gym_server.environments.questions import DESCRIBE
 from envweave_gym_server.protocols.rest.actions import Actions
 from envweave_gym_server.protocols.rest.replies import selection_of
 from envweave_gym_server.sessions.service import SessionService
-from envweave_gym_server.sessions.session import Left, Session
+from envweave_gym_server.sessions.session import Left, Session, Snapshot
 
 _QUESTION = -2
 """Number of questions; as nothing is sent twice, all have the same."""
@@ -47,14 +48,14 @@ class EpisodeLost(EnvweaveError):
         self.fault = fault
 
 
-def api_of(service: SessionService, name: str, *, turn_based: bool = False) -> str:
+def api_of(service: SessionService, name: str, kwargs: dict[str, Any], *, turn_based: bool = False) -> str:
     """Return the API by which an ID is played without vectors: ``gym``, or that of its game.
 
     ``turn_based`` chooses, of the two APIs of a game, that in which one agent after the other acts.
     """
     offer = service.offers.find(name)
     if offer.apis[0] == "gym" and "parallel" in offer.apis:  # a factory that does not say
-        api: str = service.description(Create(offer.name, "", {}))["api"]
+        api: str = service.description(Create(offer.name, "", kwargs))["api"]
     else:
         api = offer.apis[0]
     return "aec" if turn_based and api == "parallel" and "aec" in offer.apis else api
@@ -70,10 +71,15 @@ def open_session(
     turn_based: bool = False,
 ) -> Session:
     """Create a session whose environment raises, instead of truncating, when an episode is lost."""
-    offer, api = service.offers.find(name), api_of(service, name, turn_based=turn_based)
+    offer, api = service.offers.find(name), api_of(service, name, kwargs, turn_based=turn_based)
     given = {"on_fault": "raise", **kwargs} if api == "gym" else kwargs
-    frame = encode(Create(offer.name, api, pack(given)))
-    session, reply = service.sessions.create(session_id, Create(offer.name, api, given), frame, left)
+    return create_session(service, session_id, Create(offer.name, api, given), left)
+
+
+def create_session(service: SessionService, session_id: str, create: Create, left: Left) -> Session:
+    """Create a session, whose environment may truncate or raise when an episode is lost."""
+    frame = encode(Create(create.env_id, create.api, pack(create.kwargs)))
+    session, reply = service.sessions.create(session_id, create, frame, left)
     checked(read_reply(reply))
     return session
 
@@ -83,6 +89,14 @@ def question(session: Session, left: Left, name: str, argument: Any = None) -> A
     message = Ask(_QUESTION, name, argument)
     frame = encode(Ask(_QUESTION, name, pack(argument)))
     return checked(read_reply(session.call(message, frame, left))).value
+
+
+def peek(session: Session, left: Left, name: str) -> tuple[Any, Snapshot]:
+    """Return the answer to a question, ``None`` if there is none, and the snapshot then, without renewing the lease."""
+    message = Ask(_QUESTION, name)
+    frame, snapshot = session.peek(message, encode(message), left)
+    reply = read_reply(frame)
+    return reply.value if isinstance(reply, Answer) else None, snapshot
 
 
 def checked(reply: Reply) -> Any:
@@ -100,22 +114,42 @@ def description_of(session: Session, left: Left) -> dict[str, Any]:
     return described
 
 
+# Resets and steps
+
+
 def actions_of(session: Session, left: Left) -> Actions:
     """Return the parser for JSON actions of a session, built from its description and stored with it."""
     actions: Actions | None = session.notes.get(_ACTIONS)
     if actions is None:
-        actions = session.notes[_ACTIONS] = Actions(session.env_id, description_of(session, left), 1)
+        rows = session.create.kwargs.get("num_envs", 1)
+        actions = Actions(session.env_id, description_of(session, left), rows)
+        session.notes[_ACTIONS] = actions
     return actions
 
 
-def reset(session: Session, seed: Any, options: dict[str, Any] | None, left: Left) -> Began:
-    """Begin an episode."""
+Build = Callable[[int], tuple[Reset | Step, bytes]]
+"""Function from the number of a call to its message and frame."""
+
+
+def execute(session: Session, build: Build, left: Left, number: int | None = None) -> Any:
+    """Execute a call and return its reply; ``number`` is the client's own for it, by default the next one."""
+    frame = session.call_next(build, left) if number is None else session.call(*build(number), left)
+    return checked(read_reply(frame))
+
+
+def reset_call(seed: Any, options: dict[str, Any] | None) -> Build:
+    """Return the builder of a reset."""
 
     def build(number: int) -> tuple[Reset, bytes]:
         frame = encode(Reset(number, pack(seed), pack(options)))
         return Reset(number, seed, options), frame
 
-    return checked(read_reply(session.call_next(build, left)))
+    return build
+
+
+def reset(session: Session, seed: Any, options: dict[str, Any] | None, left: Left) -> Began:
+    """Begin an episode."""
+    return execute(session, reset_call(seed, options), left)
 
 
 Action = Callable[[], Any]
@@ -140,21 +174,31 @@ def from_text(session: Session, text: str, left: Left) -> Action:
     return lambda: action
 
 
-def step(session: Session, action_of: Action, left: Left) -> Stepped:
-    """Take one step; if ``action_of`` raises, nothing is done."""
+def step_call(action_of: Action) -> Build:
+    """Return the builder of a step; if ``action_of`` raises, nothing is done."""
 
     def build(number: int) -> tuple[Step, bytes]:
         action = action_of()
         return Step(number, action), encode(Step(number, pack(action)))
 
-    stepped = checked(read_reply(session.call_next(build, left)))
+    return build
+
+
+def step(session: Session, action_of: Action, left: Left) -> Stepped:
+    """Take one step; if ``action_of`` raises, nothing is done."""
+    stepped = execute(session, step_call(action_of), left)
     raise_own_fault(stepped)
     return stepped
 
 
 def last_reply(session: Session) -> Began | Stepped | None:
     """Return the last reply to a reset or step; ``None`` before the first, and after a crash."""
-    reply = read_reply(session.core.last_reply)
+    return reply_in(session.snapshot)
+
+
+def reply_in(snapshot: Snapshot) -> Began | Stepped | None:
+    """Return the reply to a reset or step in a snapshot; ``None`` before the first, and after a crash."""
+    reply = read_reply(snapshot.reply)
     return reply if isinstance(reply, Began | Stepped) else None
 
 

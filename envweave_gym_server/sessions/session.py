@@ -26,7 +26,7 @@ from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.isolation.hosts import Host
 from envweave_gym_server.sessions.event_stream_log import EventStreamLog
-from envweave_gym_server.sessions.session_protocol import SessionCore, Verdict
+from envweave_gym_server.sessions.session_protocol import CREATED, SessionCore, Verdict
 
 CLIENT_CHECK_S = 0.2
 """Time between two checks whether a client that waits for a busy session is still connected."""
@@ -46,28 +46,30 @@ def stays() -> bool:
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 
-class OpenRequests(NamedTuple):
-    """The last reply that covers every row of a vector, and the rows that were reset since then.
+class Snapshot(NamedTuple):
+    """The last executed call of a session: one value, replaced as a whole, so that a view never mixes two calls."""
 
-    The reply to a reset of some rows covers only those.
-    """
-
-    frame: bytes
+    call: int
+    """Number of the call; 0 before the first reset."""
+    reply: bytes
+    """Frame of its reply."""
+    whole_reply: bytes
+    """Frame of the last reply that covers every row of a vector, as that to a reset of some rows covers only those."""
     began: Mapping[int, int] = _NONE
-    """The ``seq`` of the open request of each row that was reset."""
+    """The ``seq`` of the open request of each row that was reset since ``whole_reply``."""
 
-    def after(self, message: Reset, frame: bytes) -> OpenRequests:
-        """Return the open requests after a reset, whose reply is in ``frame``."""
+    def after(self, message: Reset, frame: bytes) -> Snapshot:
+        """Return the snapshot after a reset, whose reply is in ``frame``."""
+        whole = Snapshot(message.call, frame, frame)
         options: Any = message.options
         if not isinstance(options, dict) or options.get("reset_mask") is None:
-            return OpenRequests(frame)
+            return whole
         reply = read_reply(frame)
         if not isinstance(reply, Began) or "_stream" not in reply.info:  # it has crashed, or is no vector
-            return OpenRequests(frame)
+            return whole
         rows, seq = reply.info["_stream"].nonzero()[0], reply.info["seq"]
-        return OpenRequests(
-            self.frame, {**self.began, **dict(zip(rows.tolist(), seq[rows].tolist(), strict=True))}
-        )
+        began = {**self.began, **dict(zip(rows.tolist(), seq[rows].tolist(), strict=True))}
+        return Snapshot(message.call, frame, self.whole_reply, began)
 
 
 class Session:
@@ -98,8 +100,7 @@ class Session:
         self._caller: Left = stays
         """Tells whether the client of the running call has disconnected."""
         self._waiting: list[Left] = []
-        self._open_requests: OpenRequests | None = None
-        """Open requests after a reset; ``None`` if the last reply contains all."""
+        self.snapshot = Snapshot(0, CREATED, CREATED)
 
     def call(self, message: Call, frame: bytes, left: Left = stays) -> bytes:
         """Return the reply frame to a message; ``frame`` is its encoding.
@@ -128,8 +129,8 @@ class Session:
         finally:
             self._lock.release()
 
-    def peek(self, message: Ask, frame: bytes, left: Left = stays) -> bytes:
-        """Return the reply frame to a question of a listener, without renewing the lease.
+    def peek(self, message: Ask, frame: bytes, left: Left = stays) -> tuple[bytes, Snapshot]:
+        """Return the reply frame to a question of a listener and the snapshot then, without renewing the lease.
 
         ``left`` returns whether the listener has disconnected.
         """
@@ -137,7 +138,7 @@ class Session:
         try:
             if self.core.closed:
                 raise self._gone()
-            return self._host.answer(message, frame)
+            return self._host.answer(message, frame), self.snapshot
         finally:
             self._lock.release()
 
@@ -170,8 +171,9 @@ class Session:
             core.used = now
             self._tally.calls[type(message), "refused"] += 1
             return reply
-        self._open_requests = self.open_requests.after(call, reply) if type(message) is Reset else None
         core.commit(frame, reply, now)
+        is_reset = type(message) is Reset
+        self.snapshot = self.snapshot.after(call, reply) if is_reset else Snapshot(call.call, reply, reply)
         self._tally.took(type(message), now - started)
         self.replies.add(call.call, reply)
         if reply[0] == _REFUSED:
@@ -196,11 +198,6 @@ class Session:
 
     def _gone(self) -> NoSession:
         return NoSession(f"session {self.id} is closed; create another")
-
-    @property
-    def open_requests(self) -> OpenRequests:
-        """Open requests of a vector's rows."""
-        return self._open_requests or OpenRequests(self.core.last_reply)
 
     def attach(self, left: Left) -> None:
         """Stop the lease until :meth:`detach`, for a connection whose client disconnects when ``left()`` is true."""

@@ -73,6 +73,55 @@ def test_vectors_play_the_same_over_json(client: JsonClient, env_id: str):
         assert [row["requests"] for row in stepped["info"]["stream"]] == [one["requests"] for one in streams]
 
 
+# Views
+
+
+def in_another_thread(call: Any, *arguments: Any, **options: Any) -> Any:
+    """The result of a call, which is made in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *arguments, **options).result(60)
+
+
+def test_a_view_is_that_of_one_call_although_a_step_comes_between(client: JsonClient, monkeypatch: Any):
+    path = client.open(COUNTER)
+    client.post(f"{path}/reset", {"seed": 1})
+    session = client.state.sessions.get(path.rpartition("/")[2])
+    wait, another = session._wait, client.app.test_client()
+
+    def wait_until_another_has_stepped(left: Any) -> None:
+        monkeypatch.setattr(session, "_wait", wait)
+        in_another_thread(another.post, f"{path}/step", json={"action": {"delta": 1}})
+        wait(left)
+
+    before = client.get(path)
+    monkeypatch.setattr(session, "_wait", wait_until_another_has_stepped)
+    after = client.get(path)
+    assert [(one["call"], one["state"]["count"]) for one in (before, after)] == [(1, 0), (2, 1)]
+    assert after["requests"][0]["seq"] > before["requests"][0]["seq"]
+
+
+def test_a_view_during_a_call_is_that_of_the_call_before(client: JsonClient, monkeypatch: Any):
+    path = client.open(COUNTER, num_envs=2)
+    client.post(f"{path}/reset", {"seed": 1})
+    client.post(f"{path}/step", {"action": {"delta": [1, 2]}})
+    session = client.state.sessions.get(path.rpartition("/")[2])
+    commit, another, seen = session.core.commit, client.app.test_client(), list[Any]()
+
+    def look_before_it_commits(*arguments: Any) -> None:
+        seen.append(in_another_thread(another.get, path).json)
+        commit(*arguments)
+
+    before = client.get(path)
+    monkeypatch.setattr(session.core, "commit", look_before_it_commits)
+    client.post(f"{path}/reset", {"options": {"reset_mask": [True, False]}})
+    client.post(f"{path}/step", {"action": {"delta": [1, 2]}})
+    after_reset = client.get(path)["requests"]
+    assert [one["call"] for one in seen] == [2, 3]
+    assert seen[0]["requests"] == before["requests"]
+    assert seen[1]["requests"] != after_reset
+    assert seen[1]["requests"][1] == before["requests"][1]  # of the row that was not reset
+
+
 def as_json(value: Any) -> Any:
     from envweave_gym_server.protocols.rest.json_values import plain
 

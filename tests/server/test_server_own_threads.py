@@ -77,7 +77,8 @@ def client(request: pytest.FixtureRequest, serve: Serve) -> JsonClient:
 def picture(client: JsonClient, path: str) -> Any:
     """What the environment of a session draws, which the JSON API does not send."""
     ask = Ask(-2, "render")
-    reply: Any = read_reply(client.state.sessions.get(path.rpartition("/")[2]).peek(ask, encode(ask)))
+    frame, _ = client.state.sessions.get(path.rpartition("/")[2]).peek(ask, encode(ask))
+    reply: Any = read_reply(frame)
     return reply.value
 
 

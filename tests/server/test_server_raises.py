@@ -81,7 +81,7 @@ def test_a_question_that_raises_is_refused_and_its_episode_goes_on(client: JsonC
     session = client.state.sessions.get(path.rpartition("/")[2])
     for question, reported in (("render", Refused(-2, "NotAvailable", "render: KeyboardInterrupt: badly")),):
         assert read_reply(session.call(Ask(-2, question), encode(Ask(-2, question)))) == reported
-    assert isinstance(read_reply(session.peek(Ask(-2, "state"), b"")), Answer)
+    assert isinstance(read_reply(session.peek(Ask(-2, "state"), b"")[0]), Answer)
     assert client.post(f"{path}/step", {"action": 0})["call"] == 2
 
 

@@ -19,6 +19,7 @@ from envweave_gym_server.protocols.json_calls import (
     last_reply,
     question,
     raise_own_fault,
+    reply_in,
     step,
     step_dead_agents,
 )
@@ -28,7 +29,7 @@ from envweave_gym_server.protocols.mcp.protocol_eras import Toolset
 from envweave_gym_server.protocols.prompts import prompt_in
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.sessions.service import SessionService
-from envweave_gym_server.sessions.session import Left, Session
+from envweave_gym_server.sessions.session import Left, Session, Snapshot
 
 LONGEST_WAIT_S = 60.0
 """Limit of the time for which ``observe`` waits for an agent's turn."""
@@ -178,14 +179,15 @@ class AgentTools:
     def _view(self, session: Session, made: MadeSession) -> Json:
         """Return what the agent sees; all of it belongs to the same turn."""
         while True:
-            turn = session.core.committed
-            view = {"turn": turn, "agent": self._agent, **self._seen(session, made, last_reply(session))}
-            if session.core.committed == turn:
+            snapshot = session.snapshot
+            view = {"turn": snapshot.call, "agent": self._agent, **self._seen(session, made, snapshot)}
+            if session.snapshot is snapshot:  # else an observation that was asked for may be a later one
                 return view
 
-    def _seen(self, session: Session, made: MadeSession, last: Began | Stepped | None) -> Json:
+    def _seen(self, session: Session, made: MadeSession, snapshot: Snapshot) -> Json:
+        last = reply_in(snapshot)
         if last is None:
-            return {"observation": None, "must_act": False, "done": session.core.committed > 0}
+            return {"observation": None, "must_act": False, "done": snapshot.call > 0}
         try:
             raise_own_fault(last)
         except EpisodeLost as error:

@@ -9,22 +9,18 @@ from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.stream import Request, RequestKind, Stream, stream_of
 from envweave_gym.wire.messages import (
     DONE_ALL_THE_SAME,
-    Answer,
-    Ask,
     Began,
     Refused,
     Reply,
     Stepped,
-    encode,
     read_reply,
 )
 from envweave_gym.wire.packed_streams import take_results
 from envweave_gym_server.protocols.rest.json_values import Arrays, plain
 from envweave_gym_server.protocols.rest.schemas import Lost, Played
-from envweave_gym_server.sessions.session import Left, Session
+from envweave_gym_server.sessions.session import Snapshot
 
 _RESET = Request(-1, RequestKind.RESET, None, 0)
-_QUESTION = -2
 _LIFTED = {
     "infos": "info",
     "rewards": "reward",
@@ -32,16 +28,6 @@ _LIFTED = {
     "truncations": "truncated",
 }
 """Fields of game replies, and their names in the JSON API."""
-
-
-def ask(session: Session, left: Left, question: str, argument: Any = None) -> Any:
-    """Send a question to a session, and return the answer; ``None`` if there is none.
-
-    ``left`` returns whether the client has disconnected.
-    """
-    message = Ask(_QUESTION, question, argument)
-    reply = read_reply(session.peek(message, encode(message), left))
-    return reply.value if isinstance(reply, Answer) else None
 
 
 def played(reply: Began | Stepped, arrays: Arrays) -> Played:
@@ -68,11 +54,10 @@ def selection_of(reply: Reply) -> str | None:
     return reply.info.get("selection") if isinstance(reply, Began | Stepped) else None
 
 
-def requests_of(session: Session) -> Any:
+def requests_of(snapshot: Snapshot) -> Any:
     """Return the open requests: a list, or for a vector one list for each row."""
-    frame, began = session.open_requests
-    requests = _requests_in(read_reply(frame))
-    for row, seq in began.items():
+    requests = _requests_in(read_reply(snapshot.whole_reply))
+    for row, seq in snapshot.began.items():
         requests[row] = [Request(seq, RequestKind.ACT, AGENT, 0)]
     return requests
 

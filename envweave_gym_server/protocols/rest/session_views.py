@@ -3,49 +3,47 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from hashlib import blake2b
-from typing import cast
 
 import numpy as np
 from flask import Blueprint, Response
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.wire.messages import (
-    Began,
-    Create,
-    Refused,
-    Reply,
-    Reset,
-    Step,
-    Stepped,
-    encode,
-    pack,
-    read_reply,
-)
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.wire.messages import Create, Reset, Step
 from envweave_gym_server.core.errors import STATUS_OF_KIND
-from envweave_gym_server.environments.questions import DESCRIBE
 from envweave_gym_server.protocols.current_app import service
+from envweave_gym_server.protocols.json_calls import (
+    Build,
+    CallRefused,
+    api_of,
+    create_session,
+    execute,
+    from_json,
+    peek,
+    reset_call,
+    step_call,
+)
 from envweave_gym_server.protocols.rest import schemas
-from envweave_gym_server.protocols.rest.actions import Actions
 from envweave_gym_server.protocols.rest.error_replies import reply_with
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.protocols.rest.openapi import operation
-from envweave_gym_server.protocols.rest.replies import (
-    agents_of,
-    ask,
-    lost,
-    played,
-    requests_of,
-    selection_of,
-)
+from envweave_gym_server.protocols.rest.replies import agents_of, lost, played, requests_of
 from envweave_gym_server.protocols.rest.schemas import client, json_response, read_arrays, read_body
-from envweave_gym_server.sessions.session import Left, Session
+from envweave_gym_server.sessions.session import Session
 
 sessions = Blueprint("sessions", __name__)
 
 _PLAYED = (schemas.Played, schemas.Lost)
 _REFUSES = (400, 404, 409, 413, 422, 503)
+_LAST_STEP = "json_step"
+"""Key in ``Session.notes`` of the last step: its number and a digest of its body, and its message and frame."""
+
+
+@sessions.errorhandler(CallRefused)
+def _refused(error: CallRefused) -> Response:
+    refused = error.refused
+    fault = lost(refused)
+    return json_response(fault) if fault else reply_with(refused, STATUS_OF_KIND.get(refused.kind, 422))
 
 
 @sessions.post("/v1/sessions")
@@ -53,13 +51,9 @@ _REFUSES = (400, 404, 409, 413, 422, 503)
 def open_session() -> Response:
     """Make an environment."""
     body, _ = read_body(schemas.NewSession)
-    server, create = service(), _create(body)
+    create = _create(body)
     session_id = uuid.uuid4().hex if body.session is None else body.session
-    frame = encode(Create(create.env_id, create.api, pack(create.kwargs)))
-    session, reply = server.sessions.create(session_id, create, frame, client())
-    given = read_reply(reply)
-    if isinstance(given, Refused):
-        return _refuse(given)
+    session = create_session(service(), session_id, create, client())
     return json_response(schemas.Opened(session_id, session.env_id, create.api, session.core.committed), 201)  # pyright: ignore[reportArgumentType]
 
 
@@ -71,9 +65,7 @@ def _create(body: schemas.NewSession) -> Create:
         if value is not None and kwargs.setdefault(name, value) != value:
             both = f"{name}={shown(value)} and kwargs with {name}={shown(kwargs[name])}"
             raise InvalidArgument(f"{offer.name}: {both} contradict each other; give one of them")
-    api = body.api or ("vector" if "num_envs" in kwargs else offer.apis[0])
-    if api == "gym" and body.api is None and "parallel" in offer.apis:  # a factory that does not say
-        api = service().description(Create(offer.name, "", kwargs))["api"]
+    api = body.api or ("vector" if "num_envs" in kwargs else api_of(service(), offer.name, kwargs))
     if api == "vector":
         kwargs.setdefault("num_envs", 1)
     if api in ("gym", "vector"):
@@ -89,12 +81,7 @@ def reset(session_id: str) -> Response:
     options, mask = body.options, (body.options or {}).get("reset_mask")
     if options and isinstance(mask, list) and all(type(one) is bool for one in mask):
         options["reset_mask"] = np.array(mask, dtype=np.bool_)
-
-    def build(number: int) -> tuple[Reset, bytes]:
-        frame = encode(Reset(number, pack(body.seed), pack(options)))
-        return Reset(number, body.seed, options), frame
-
-    return _play(session_id, body.call, build)
+    return _play(service().sessions.get(session_id), body.call, reset_call(body.seed, options))
 
 
 @sessions.post("/v1/sessions/<session_id>/step")
@@ -102,49 +89,23 @@ def reset(session_id: str) -> Response:
 def step(session_id: str) -> Response:
     """Act once."""
     body, data = read_body(schemas.StepCall)
-    session, digest, left = service().sessions.get(session_id), blake2b(data).digest(), client()
-    actions = _actions(session, left)
+    session, digest = service().sessions.get(session_id), blake2b(data).digest()
+    build_anew = step_call(from_json(session, body.action, client()))
 
-    def build(number: int) -> tuple[Step, bytes]:
+    def build(number: int) -> tuple[Reset | Step, bytes]:
         """Build the same frame for the same body, even if it is another agent's turn by now."""
-        known, built = session.notes.get("step", (None, None))
+        known, built = session.notes.get(_LAST_STEP, (None, None))
         if known != (number, digest) or built is None:
-            action = actions.read(body.action, selection_of(read_reply(session.core.last_reply)))
-            built = Step(number, action), encode(Step(number, pack(action)))
-            session.notes["step"] = (number, digest), built
+            built = build_anew(number)
+            session.notes[_LAST_STEP] = (number, digest), built
         return built
 
-    return _play(session_id, body.call, build)
+    return _play(session, body.call, build)
 
 
-def _actions(session: Session, left: Left) -> Actions:
-    """Return the parser for actions of a session, built from its environment's description and cached."""
-    actions: Actions | None = session.notes.get("actions")
-    if actions is None:
-        name = service().offers.find(session.env_id).name
-        described = ask(session, left, DESCRIBE)
-        if described is None:
-            raise NotAvailable(f"{name} does not say what its actions are; reset it, or create another")
-        rows = session.create.kwargs.get("num_envs", 1)
-        actions = session.notes["actions"] = Actions(name, described, rows)
-    return actions
-
-
-def _play(
-    session_id: str, number: int | None, build: Callable[[int], tuple[Reset | Step, bytes]]
-) -> Response:
-    arrays, session, left = read_arrays(), service().sessions.get(session_id), client()
-    frame = session.call_next(build, left) if number is None else session.call(*build(number), left)
-    reply = read_reply(frame)
-    if not isinstance(reply, Began | Stepped):
-        return _refuse(reply)
-    return json_response(played(reply, arrays))
-
-
-def _refuse(reply: Reply) -> Response:
-    refused = cast("Refused", reply)
-    fault = lost(refused)
-    return json_response(fault) if fault else reply_with(refused, STATUS_OF_KIND.get(refused.kind, 422))
+def _play(session: Session, number: int | None, build: Build) -> Response:
+    arrays = read_arrays()
+    return json_response(played(execute(session, build, client(), number), arrays))
 
 
 @sessions.get("/v1/sessions/<session_id>")
@@ -153,19 +114,20 @@ def look(session_id: str) -> Response:
     """Return the state of a session."""
     session, left = service().sessions.get(session_id), client()
     busy = session.busy
-    requests = requests_of(session)
+    state, snapshot = (None, session.snapshot) if busy else peek(session, left, "state")
+    requests = requests_of(snapshot)
     return json_response(
         schemas.Session(
             session=session.id,
             id=session.env_id,
             api=session.api,
-            call=session.core.committed,
+            call=snapshot.call,
             busy=busy,
             attached=session.attached,
             idle=session.idle_s(),
             agents=agents_of(requests),
             requests=requests,
-            state=None if busy else plain(ask(session, left, "state")),
+            state=plain(state),
         )
     )
 
