@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import threading
@@ -16,7 +17,8 @@ from openenv_servers import NEW, OLD, SCHEMA, OpenEnvServer, Talk, error, observ
 
 import envweave_gym as ew
 from envweave_gym.core.faults import EnvironmentCrashed, NotAvailable, ResetNeeded
-from envweave_gym.hubs.openenv import idle_pings
+from envweave_gym.hubs.openenv import idle_pings, info_metadata, websocket_session
+from envweave_gym.hubs.openenv.environment_names import OpenEnvName, RunningServer
 from envweave_gym.hubs.openenv.json_schema_space import JsonObject
 from envweave_gym.net.websocket import CLOSE, PING, TEXT, frame_of
 
@@ -186,6 +188,45 @@ def test_metadata_of_changing_types_break_no_vector(how: str | None, one: Any, o
         for _ in range(2):  # a member that has had two types is copied no more
             server.faults += [observing(metadata={"x": one}), observing(metadata={"x": other})]
             assert "x" not in rows.step({"delta": np.array([1, 1])})[4]
+        rows.close()
+
+
+def test_what_is_known_of_servers_ends_with_their_environments(new: OpenEnvServer) -> None:
+    def known() -> list[str]:
+        gc.collect()
+        return [name for name in info_metadata._shared.value._by_name if str(new.port) in name]
+
+    env = ew.make(new.name)
+    env.reset(seed=1)
+    another = pickle.loads(pickle.dumps(env))
+    another.reset(seed=1)
+    another.close()
+    assert known() == [new.name]
+    env.close()
+    del env, another
+    assert known() == []
+
+
+def test_hung_servers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_session, "_hung", {})
+    for second in range(100):
+        websocket_session._remember_hung(f"http://host:{second}", float(second))
+    assert len(websocket_session._hung) <= websocket_session._HUNG_FOR_S
+
+
+def test_rows_of_several_servers_of_one_name_have_metadata_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of an image, of which each row has a container of its own."""
+    with openenv_server() as first, openenv_server() as second:
+        running = [RunningServer(first.url), RunningServer(second.url)]
+        monkeypatch.setattr(OpenEnvName, "server", lambda *_, **__: running.pop())
+        rows = ew.make("openenv://docker/image", num_envs=2, vectorization_mode="sync")
+        rows.reset(seed=1)
+        first.faults.append(observing(metadata={"x": 1}))
+        second.faults.append(observing(metadata={"x": "a"}))
+        infos = rows.step({"delta": np.array([1, 1])})[4]
+        assert sorted(repr(row["x"]) for row in infos["metadata"]) == ["'a'", "1"]
         rows.close()
 
 

@@ -21,7 +21,7 @@ from envweave_gym.core.secret_reference import Secret, check_encrypted, check_re
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.hubs.openenv import message_dialects as messages
 from envweave_gym.hubs.openenv.environment_names import ID, OpenEnvName, Server
-from envweave_gym.hubs.openenv.info_metadata import info_of
+from envweave_gym.hubs.openenv.info_metadata import MetadataKinds, kinds_of
 from envweave_gym.hubs.openenv.json_codecs import BadSchema
 from envweave_gym.hubs.openenv.json_schema_space import (
     action_codec,
@@ -95,6 +95,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         self._seeds, self._is_over = Seeds(ID), False
         self._known: frozenset[str] | None = None
         self._stop_server: Any = None
+        self._kinds: MetadataKinds | None = None
         try:
             self._actions, self._observations = self._codecs(is_typed=spaces == "auto")
         except BaseException:
@@ -181,7 +182,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         deadline = time.monotonic() + self._call_deadline
         seen = self._observed(session, session.call(messages.RESET, sent, deadline))
         self._is_over = seen.done
-        return self._seen, info_of(session.url, seen.metadata)
+        return self._seen, self._info_of(seen)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send an action; raise ``SessionLost`` if the session is gone, as another would be a fresh environment."""
@@ -195,7 +196,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         data = self._actions.typed(action)
         reply = session.call(messages.STEP, data, time.monotonic() + self._call_deadline, self._known)
         seen = self._observed(session, reply)
-        info = info_of(session.url, seen.metadata)
+        info = self._info_of(seen)
         if seen.reward is None:
             info["reward_missing"] = True
         truncated = seen.done and seen.metadata.get("truncated") is True
@@ -218,6 +219,11 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
             )
             raise session.without_secrets(wrong) from None
         return seen
+
+    def _info_of(self, seen: messages.Observed) -> dict[str, Any]:
+        if self._kinds is None:  # as in a copy
+            self._kinds = kinds_of(self._where.name)
+        return self._kinds.info_of(seen.metadata)
 
     def close(self) -> None:
         """End the session, and the server if it was started for this environment; a later reset begins anew."""
@@ -271,7 +277,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         self._secrets = {name: Secret(text) for name, text in secrets.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_server": None, "_session": None, "_stop_server": None}
+        own = {"_server": None, "_session": None, "_stop_server": None, "_kinds": None}
         return {**self.__dict__, **own}
 
 

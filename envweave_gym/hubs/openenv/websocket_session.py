@@ -44,7 +44,7 @@ _REFUSED = (401, 403)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _NOT_FOUND = 404
 _hung: dict[str, float] = {}
-"""Time at which a server last answered no message ``close``, by URL."""
+"""Time at which a server last answered no message ``close``, by URL; only of the last seconds."""
 
 At = Callable[[], tuple[str, int] | None]
 
@@ -199,7 +199,7 @@ class OpenEnvSession:
                 while True:
                     self._socket.receive(deadline)
             except TimeoutError:
-                _hung[self.url] = now
+                _remember_hung(self.url, now)
             except ConnectionClosed:
                 _hung.pop(self.url, None)
 
@@ -218,6 +218,14 @@ def _encoded(kind: str, data: Any, hidden: Callable[[Any], Any]) -> bytes:
         if isinstance(data, dict):  # whose other values may be no JSON
             data = {name: hidden(one) if isinstance(one, str) else one for name, one in data.items()}
         raise wrong(f"{shown(data)} cannot be sent as JSON: {error}") from None
+
+
+def _remember_hung(url: str, now: float) -> None:
+    """Record that a server is hung, and forget those that were long ago."""
+    for one, since in list(_hung.items()):
+        if now >= since + _HUNG_FOR_S:
+            _hung.pop(one, None)
+    _hung[url] = now
 
 
 def _is_readable(number: int) -> bool:
