@@ -17,7 +17,18 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import BaseModel, Field
+from openenv_models import (
+    CodeAction,
+    CodeBlockResult,
+    CodeObservation,
+    CodeState,
+    EchoAction,
+    EchoObservation,
+    REPLAction,
+    REPLObservation,
+    REPLState,
+)
+from pydantic import Field
 
 
 class Plain(Environment):
@@ -69,22 +80,13 @@ class Counter(Plain):
         )
 
 
-class Say(Action):
-    message: str
-
-
-class Said(Observation):
-    echoed_message: str
-    message_length: int
-
-
 class Echo(Plain):
-    def first(self, seed: int | None, **_: Any) -> Said:
-        return Said(echoed_message="Echo environment ready!", message_length=0, reward=0.0)
+    def first(self, seed: int | None, **_: Any) -> EchoObservation:
+        return EchoObservation(echoed_message="Echo environment ready!", message_length=0, reward=0.0)
 
-    def act(self, action: Say) -> Said:
+    def act(self, action: EchoAction) -> EchoObservation:
         size = len(action.message)
-        return Said(echoed_message=action.message, message_length=size, reward=size * 0.1)
+        return EchoObservation(echoed_message=action.message, message_length=size, reward=size * 0.1)
 
 
 class Tools(MCPEnvironment):
@@ -117,68 +119,20 @@ class Tools(MCPEnvironment):
         return self._state
 
 
-class Code(Action):
-    code: str
-
-
-class Ran(Observation):
-    stdout: str = ""
-    stderr: str = ""
-    exit_code: int = 0
-
-
-class CodingState(State):
-    last_exit_code: int = 0
-
-
 class Coding(Plain):
-    def first(self, seed: int | None, **_: Any) -> Ran:
-        self._state = CodingState(episode_id=self._state.episode_id)
-        return Ran()
+    def first(self, seed: int | None, **_: Any) -> CodeObservation:
+        self._state = CodeState(episode_id=self._state.episode_id)
+        return CodeObservation()
 
-    def act(self, action: Code) -> Ran:
+    def act(self, action: CodeAction) -> CodeObservation:
         failed = action.code == "1/0"
         self._state.last_exit_code = int(failed)
-        return Ran(
+        return CodeObservation(
             stdout="" if failed else "2\n",
             stderr="division" if failed else "",
             exit_code=int(failed),
             reward=0.1,
         )
-
-
-class Block(BaseModel):
-    stdout: str = ""
-    stderr: str = ""
-    locals_snapshot: dict[str, str] = {}
-    execution_time: float = 0.0
-    success: bool = True
-    exception: str | None = None
-
-
-class Program(Action):
-    code: str = ""
-    is_final: bool = False
-    final_answer: str | None = None
-
-
-class Repl(Observation):
-    result: Block = Block()
-    context_preview: str | None = None
-    context_length: int = 0
-    available_variables: list[str] = []
-    iteration: int = 0
-    max_iterations: int = 30
-
-
-class ReplState(State):
-    context: str | None = None
-    task_prompt: str | None = None
-    iteration: int = 0
-    max_iterations: int = 30
-    namespace_keys: list[str] = []
-    final_answer: str | None = None
-    total_execution_time: float = 0.0
 
 
 class REPL(Plain):
@@ -189,19 +143,22 @@ class REPL(Plain):
         task_prompt: str = "",
         hf_token: str | None = None,
         **_: Any,
-    ) -> Repl:
-        self._state = ReplState(episode_id=self._state.episode_id, context=context, task_prompt=task_prompt)
-        return Repl(
-            context_preview=context, context_length=len(context), metadata={"has_token": bool(hf_token)}
+    ) -> REPLObservation:
+        self._state = REPLState(episode_id=self._state.episode_id, context=context, task_prompt=task_prompt)
+        return REPLObservation(
+            result=result(""),
+            context_preview=context,
+            context_length=len(context),
+            metadata={"has_token": bool(hf_token)},
         )
 
-    def act(self, action: Program) -> Repl:
+    def act(self, action: REPLAction) -> REPLObservation:
         self._state.iteration += 1
         is_over = action.is_final or action.code.startswith("FINAL(")
         if is_over:
             self._state.final_answer = action.final_answer if action.is_final else action.code[6:-1]
-        return Repl(
-            result=Block(stdout=f"ran {action.code}"),
+        return REPLObservation(
+            result=result(f"ran {action.code}"),
             available_variables=["context"],
             iteration=self._state.iteration,
             done=is_over,
@@ -210,12 +167,17 @@ class REPL(Plain):
         )
 
 
+def result(stdout: str) -> CodeBlockResult:
+    """The result of a program that has printed this."""
+    return CodeBlockResult(stdout=stdout, stderr="", execution_time=0.0, success=True)
+
+
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     "counter": (Counter, Add, Sum),
-    "echo": (Echo, Say, Said),
+    "echo": (Echo, EchoAction, EchoObservation),
     "tools": (Tools, CallToolAction, CallToolObservation),
-    "coding": (Coding, Code, Ran),
-    "repl": (REPL, Program, Repl),
+    "coding": (Coding, CodeAction, CodeObservation),
+    "repl": (REPL, REPLAction, REPLObservation),
 }
 
 
