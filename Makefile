@@ -72,8 +72,8 @@ cluster-test: $(VENV)/.dev
 	folder=$$(.ci/cluster start) && ENVWEAVE_CLUSTER=$$folder $(BIN)/python -m pytest tests/providers/test_cluster.py \
 		tests/providers/test_kubernetes*.py tests/cli/test_cli_sweep.py tests/testing/test_conformance_kubernetes.py $(PYTEST_ARGS)
 
-# What the benchmarks remote and sandbox are measured against.
-peer: .venv-peer/.ready
+# The peers of the benchmarks openenv, remote and sandbox; openenv needs no more than this.
+peer: .venv-peer/.ready $(VENV)/.demo
 
 .venv-peer/.ready: Makefile | $(VENV)/.base
 	$(PYTHON) -m venv --clear .venv-peer

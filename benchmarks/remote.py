@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import statistics
 import subprocess
@@ -23,6 +22,16 @@ import numpy as np
 import websocket
 
 import envweave_gym
+from benchmarks.processes import (
+    PEER_PYTHON,
+    PEERS,
+    Peer,
+    children_of,
+    free_port,
+    our_server,
+    running,
+    wait_for,
+)
 from benchmarks.rounds import interleave, show
 from envweave_gym.remote.address import Address
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode
@@ -31,50 +40,7 @@ from envweave_gym.wire.values import pack
 ROUNDS = 7
 COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
 FOREVER: dict[str, Any] = {"target": 1_000_000, "max_steps": -1}
-PEERS = Path(__file__).parent / "peers"
-PEER_PYTHON = Path(".venv-peer/bin/python")
 PAYLOAD = encode(Step(1000, pack({"delta": 1})))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
-
-
-@contextlib.contextmanager
-def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process for the length of the benchmark."""
-    process = subprocess.Popen(command, text=True, start_new_session=True, **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextlib.contextmanager
-def our_server(*options: str) -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "envweave_gym_server", "--port", "0", "--allow-anonymous", *options]
-    with running(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        line = process.stdout.readline() if process.stdout else ""
-        url = re.search(r"http://[^\s/]+", line)
-        if url is None:
-            raise RuntimeError(f"the server did not start: {line!r}")
-        yield url[0], process.pid
-        process.terminate()
-        process.wait(30)
-
-
-def wait_for(port: int, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 def timed(call: Callable[[], Any], times: int) -> list[float]:
@@ -85,20 +51,6 @@ def timed(call: Callable[[], Any], times: int) -> list[float]:
         call()
         taken.append((time.perf_counter() - started) * 1e6)
     return taken
-
-
-class Peer:
-    """A process with openenv's own clients, in its own venv, that measures on request."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def measure(self, what: str) -> float:
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("the peer has no pipes")
-        self._process.stdin.write(what + "\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
 
 
 @contextlib.contextmanager
@@ -217,19 +169,11 @@ def created(url: str, count: int) -> float:
 def server_memory(pid: int) -> int:
     """The kilobytes of a server's processes, each page counted once."""
     total = 0
-    for process in [pid, *_children(pid)]:
+    for process in [pid, *children_of(pid)]:
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 total += int(line.split()[1])
     return total
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *_children(int(child))]
-    return found
 
 
 def memory_of_sessions(url: str, pid: int, count: int) -> float:

@@ -19,7 +19,8 @@ import psutil
 
 import envweave_gym  # noqa: F401 - registers the IDs
 from benchmarks.peers.programs import CODE
-from benchmarks.remote import PEER_PYTHON, PEERS, Peer, running, timed
+from benchmarks.processes import PEER_PYTHON, PEERS, Peer, running
+from benchmarks.remote import timed
 from benchmarks.rounds import interleave, show
 from envweave_gym.sandbox import Names, Sandbox, Session
 

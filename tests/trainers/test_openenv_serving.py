@@ -17,6 +17,7 @@ pytest.importorskip("openenv", reason="OpenEnv is not installed: run make traine
 
 from openenv.core import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
+from openenv_episodes import play_counter, play_many_echoes
 from openenv_typed import CodeAction, CodingEnv, EchoAction, EchoEnv, REPLAction, REPLEnv
 from servers import RunningServer, running_server, until
 
@@ -48,36 +49,11 @@ def of(server: RunningServer, env_id: str) -> str:
 
 
 def test_the_generic_client_plays_an_episode(server: RunningServer) -> None:
-    with GenericEnvClient(base_url=of(server, COUNTER)).sync() as env:
-        result = env.reset(seed=1, episode_id="mine")
-        assert result.observation["observation"] == {"count": 0}
-        rewards = []
-        while not result.done:
-            result = env.step({"action": {"delta": 2}})
-            rewards.append(result.reward)
-        assert rewards == [0.0, 0.0, 0.0, 0.0, 1.0]
-        state = env.state()
-        assert (state["episode_id"], state["step_count"]) == ("mine", 5)
-        with pytest.raises(RuntimeError, match="reset"):
-            env.step({"action": {"delta": 2}})
-        with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
-            env.step({"delta": 2})
-        assert env.reset().observation["observation"] == {"count": 0}
+    play_counter(of(server, COUNTER))
 
 
 def test_many_clients_play_at_the_same_time(server: RunningServer) -> None:
-    async def play(number: int) -> int:
-        async with GenericEnvClient(base_url=server.url) as env:
-            await env.reset()
-            for step in range(10):
-                result = await env.step({"message": f"{number}: {step}"})
-                assert result.observation["echoed_message"] == f"{number}: {step}"
-            return (await env.state())["step_count"]
-
-    async def play_all() -> list[int]:
-        return await asyncio.gather(*map(play, range(16)))
-
-    assert asyncio.run(play_all()) == [10] * 16
+    play_many_echoes(server.url)
 
 
 def test_the_typed_client_of_echo(server: RunningServer) -> None:
