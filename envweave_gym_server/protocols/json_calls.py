@@ -152,11 +152,11 @@ def reset(session: Session, seed: Any, options: dict[str, Any] | None, left: Lef
     return execute(session, reset_call(seed, options), left)
 
 
-Action = Callable[[], Any]
-"""Function that returns the action of a step; it is called when no other call of the session can come between."""
+ActionReader = Callable[[], Any]
+"""Function that returns the action of a step; it is called while no other call of the session can be executed."""
 
 
-def from_json(session: Session, value: Any, left: Left) -> Action:
+def action_from_json(session: Session, value: Any, left: Left) -> ActionReader:
     """Return the action for JSON in the form of the action space; in a turn-based game that of the selected agent."""
     actions = actions_of(session, left)
 
@@ -167,14 +167,14 @@ def from_json(session: Session, value: Any, left: Left) -> Action:
     return read
 
 
-def from_text(session: Session, text: str, left: Left) -> Action:
+def action_from_text(session: Session, text: str, left: Left) -> ActionReader:
     """Return the action in a language model's reply, as :func:`envweave_gym.parse_action` finds it."""
     last = last_reply(session) if actions_of(session, left).is_turn_based else None
     action = question(session, left, "parse_action", [text, None if last is None else selection_of(last)])
     return lambda: action
 
 
-def step_call(action_of: Action) -> Build:
+def step_call(action_of: ActionReader) -> Build:
     """Return the builder of a step; if ``action_of`` raises, nothing is done."""
 
     def build(number: int) -> tuple[Step, bytes]:
@@ -184,7 +184,7 @@ def step_call(action_of: Action) -> Build:
     return build
 
 
-def step(session: Session, action_of: Action, left: Left) -> Stepped:
+def step(session: Session, action_of: ActionReader, left: Left) -> Stepped:
     """Take one step; if ``action_of`` raises, nothing is done."""
     stepped = execute(session, step_call(action_of), left)
     raise_own_fault(stepped)

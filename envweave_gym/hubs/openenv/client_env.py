@@ -41,8 +41,8 @@ _FENCED = re.compile(r"\s*```(?:json)?\n(.*?)\n?```\s*", re.DOTALL)
 class OpenEnvClientEnv(gym.Env[Any, Any]):
     """The environment of an OpenEnv server: its observations, rewards and ends, and its metadata in ``info``.
 
-    All episodes of one object run in one session of the server. A session that is lost is a fault, and the next reset
-    opens another one; no step ever does. ``done`` means ``terminated``, unless the metadata say ``truncated``.
+    All episodes of one object run in one session of the server. A lost session is a fault; the next reset opens
+    another one, a step never does. ``done`` means ``terminated``, unless the metadata say ``truncated``.
     Pickles and copies hold the arguments and the spaces, not the session, and start a server of their own.
     """
 
@@ -81,7 +81,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         self._where = OpenEnvName.parse(f"{ID}: url", url)
         if token is not None and self._where.kind == "server":
             check_encrypted(f"{ID}: url", self._where.where)
-        self._start: dict[str, Any] = {
+        self._server_arguments: dict[str, Any] = {
             "use_docker": use_docker,
             "tag": tag,
             "project": project,
@@ -93,7 +93,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         self._session: OpenEnvSession | None = None
         self._seen: Any = None
         self._seeds, self._is_over = Seeds(ID), False
-        self._known: frozenset[str] | None = None
+        self._action_members: frozenset[str] | None = None
         self._stop_server: Any = None
         self._kinds: MetadataKinds | None = None
         try:
@@ -125,7 +125,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
                 f"{server.url}: its /schema cannot be made a space: {error}; give spaces='json', with which "
                 "actions and observations are any JSON objects"
             ) from None
-        self._known = known_members(actions.space)
+        self._action_members = known_members(actions.space)
         return actions, observations
 
     def _headers(self) -> dict[str, str]:
@@ -142,7 +142,7 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
     def _running_server(self) -> Server:
         """Return the server; start it if this object has none, or if it has ended."""
         if self._server is None:
-            server = self._server = self._where.server(ID, **self._start)
+            server = self._server = self._where.server(ID, **self._server_arguments)
             # In another thread: the end of a container takes seconds, and garbage is collected anywhere.
             self._stop_server = weakref.finalize(self, _stop_soon, server)
             self._stop_server.atexit = False
@@ -194,7 +194,9 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
         if self._is_over:  # since the reset, which cannot say so
             return copy.deepcopy(self._seen), 0.0, True, False, {}
         data = self._actions.typed(action)
-        reply = session.call(messages.STEP, data, time.monotonic() + self._call_deadline, self._known)
+        reply = session.call(
+            messages.STEP, data, time.monotonic() + self._call_deadline, self._action_members
+        )
         seen = self._observed(session, reply)
         info = self._info_of(seen)
         if seen.reward is None:
@@ -242,12 +244,12 @@ class OpenEnvClientEnv(gym.Env[Any, Any]):
     def parse_action(self, text: str, agent: str | None = None) -> Any:
         """Return the action that a model's reply means: JSON, or the text of the only required member."""
         require_text(text)
-        payload, alone = _json_object(text), text_member(self.action_space)
+        payload, only_text = _json_object(text), text_member(self.action_space)
         known = known_members(self.action_space)
-        if payload is None or (alone is not None and alone not in payload):
-            if alone is None:
+        if payload is None or (only_text is not None and only_text not in payload):
+            if only_text is None:
                 raise ValueError(f"{shown(text)} is no JSON object, as actions in {self.action_space} are")
-            payload = {alone: text}
+            payload = {only_text: text}
         if known is not None:  # a model may put its reasoning into another member
             payload = {name: value for name, value in payload.items() if name in known}
         return self._actions.member(payload)

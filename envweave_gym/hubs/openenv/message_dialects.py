@@ -1,7 +1,7 @@
 """Messages of OpenEnv's WebSocket protocol, in the dialects of openenv-core 0.3 and openenv 0.4 to 0.10.
 
 Servers refuse messages with members that they do not know, so requests have exactly those that all releases take.
-Replies are read tolerantly: releases before 0.4 leave metadata out, later ones send them at two places.
+Replies are read tolerantly: releases before 0.4 leave metadata out, later ones send them twice.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ LARGEST_MESSAGE_BYTES = 100 << 20
 
 _REPLIES = {RESET: "observation", STEP: "observation", STATE: "state"}
 """The type of the reply to each request."""
-_APART = ("reward", "done", "metadata")
-"""Members of every observation that are no parts of the observation space."""
 _ENDING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 """Codes of errors after which a server closes the connection."""
 _MAX_MESSAGE_CHARS = 500
 
-SKIPPED = frozenset(_APART)
+SKIPPED = frozenset({"reward", "done", "metadata"})
+"""Members of observations that are no parts of the observation space."""
 SKIPPED_IN_ACTIONS = frozenset({"metadata"})
 """Members of actions that are no parts of the action space."""
 
@@ -72,7 +71,7 @@ def decode(url: str, message: bytes) -> Reply:
         ) from None
 
 
-def leaves_session(reply: Reply) -> bool:
+def is_harmless_error(reply: Reply) -> bool:
     """Return whether a reply is an error after which the server goes on with the session."""
     return reply.type == "error" and reply.data.get("code") not in _ENDING
 
@@ -123,18 +122,18 @@ def _detail(error: Any) -> str:
 
 
 def _is_refusal(errors: Any, sent: Any, known: Collection[str] | None) -> bool:
-    """Return whether a failed validation was that of the request, so that the environment has not moved.
+    """Return whether the request failed a validation, so that the environment has done nothing.
 
-    The same code comes if the environment itself builds a wrong object, such as an observation. Then an error is about
-    a member that is neither in the request nor one of an action.
+    A server sends the same code if its environment builds an invalid object, such as an observation. Then an error is
+    about a member that is neither in the request nor one of an action.
     """
     if known is None or not isinstance(errors, list) or not isinstance(sent, dict):
         return True
     names = {"type", "data", *known, *sent}
-    places = [
+    locations = [
         error["loc"] for error in errors if isinstance(error, dict) and isinstance(error.get("loc"), list)
     ]
-    return all(not loc or loc[0] in names for loc in places)
+    return all(not location or location[0] in names for location in locations)
 
 
 def observed(url: str, data: dict[str, Any]) -> Observed:

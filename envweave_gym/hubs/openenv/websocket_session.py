@@ -38,7 +38,7 @@ _CLOSE_TIMEOUT_S = 0.5
 _LAST_MESSAGE_TIMEOUT_S = 0.5
 """Time to wait for the message in which a server says why it has closed the connection."""
 _HUNG_FOR_S, _CLOSE_TIMEOUT_OF_HUNG_S = 10.0, 0.01
-"""Time for which a server that did not answer is taken for hung, and the time that each next session then waits."""
+"""Time for which a server counts as hung after it did not answer, and the time that other sessions wait meanwhile."""
 _PING_TIMEOUT_S = 0.005
 _REFUSED = (401, 403)
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -46,13 +46,16 @@ _NOT_FOUND = 404
 _hung: dict[str, float] = {}
 """Time at which a server last answered no message ``close``, by URL; only of the last seconds."""
 
-At = Callable[[], tuple[str, int] | None]
+DirectAddress = Callable[[], tuple[str, int] | None]
+"""Function that returns a host and port to connect to in place of those of the URL, or ``None``."""
 
 
 class OpenEnvSession:
     """One session on a server; :attr:`url` names the server in all errors."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], deadline: float, at: At | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], deadline: float, at: DirectAddress | None = None
+    ) -> None:
         """Connect to the server at ``url``, or at the host and port that ``at`` returns, before the deadline."""
         self.url = url
         self._owner, self._lock = Owner(), threading.Lock()
@@ -87,14 +90,14 @@ class OpenEnvSession:
         frame = _encoded(kind, data, self._hidden)
         if not self._owner.is_here():
             raise SessionLost(f"{self.url}: the session belongs to the process that opened it")
-        goes_on = False
+        stays_open = False
         if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
             raise TimeoutError(f"{self.url}: another thread's call did not end before the deadline")
         try:
             if self._why_lost:
                 raise SessionLost(f"{self.url}: the session is lost: {self._why_lost}")
             reply = self._exchange(frame, deadline)
-            goes_on = kind == messages.STATE and messages.leaves_session(reply)
+            stays_open = kind == messages.STATE and messages.is_harmless_error(reply)
             if reply.type == "error" and self._secrets:
                 reply.data, data = self._hidden(reply.data), self._hidden(data)
             return messages.data_of(self.url, kind, reply, data, known)
@@ -102,7 +105,7 @@ class OpenEnvSession:
             self._lose(error)
             raise self.without_secrets(connection_error(self.url, error)) from None
         except BaseException as error:
-            if not goes_on and not isinstance(error, (InvalidAction, InvalidArgument)):
+            if not stays_open and not isinstance(error, (InvalidAction, InvalidArgument)):
                 self._lose(error)
             hidden = self.without_secrets(error)
             if hidden is error:
@@ -183,12 +186,12 @@ class OpenEnvSession:
             return
         try:
             if not self._why_lost:
-                self._say_goodbye()
+                self._send_close()
                 self._lose(SessionLost("it was closed"))
         finally:
             self._lock.release()
 
-    def _say_goodbye(self) -> None:
+    def _send_close(self) -> None:
         """Send the message ``close`` and wait a moment for the server's close frame."""
         now = time.monotonic()
         is_hung = now < _hung.get(self.url, -math.inf) + _HUNG_FOR_S
@@ -261,7 +264,7 @@ def refused(url: str, status: int) -> Exception:
 
 
 def fetch_schema(
-    url: str, headers: Mapping[str, str], deadline: float, at: At | None = None
+    url: str, headers: Mapping[str, str], deadline: float, at: DirectAddress | None = None
 ) -> dict[str, Any] | None:
     """Return the JSON object at ``/schema``; ``None`` if the server has no such path."""
     try:

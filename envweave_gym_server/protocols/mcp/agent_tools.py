@@ -13,7 +13,7 @@ from envweave_gym.wire.spaces import space_from_data
 from envweave_gym_server.core.errors import NoSession
 from envweave_gym_server.protocols.json_calls import (
     EpisodeLost,
-    from_json,
+    action_from_json,
     is_game,
     is_live,
     last_reply,
@@ -116,7 +116,7 @@ class AgentTools:
         turn = given.pop("turn", None)
         if turn is not None and type(turn) is not int:
             raise InvalidArgument(f"turn {shown(turn)} is no integer; give that of the observation")
-        read = from_json(session, self._action_in(made, given), self._left)
+        read = action_from_json(session, self._action_in(made, given), self._left)
 
         def read_in_turn() -> Any:
             self._check_turn(session, turn)
@@ -197,7 +197,7 @@ class AgentTools:
             "observation": self._observation(session, last),
             "prompt": prompt_in(self._own_info(info).get("stream")),
             "must_act": _must_act(last, self._agent),
-            "done": _is_out(last, self._agent) if is_game(info) else not is_live(last),
+            "done": _is_dead_or_removed(last, self._agent) if is_game(info) else not is_live(last),
         }
         if made.shows_rewards and isinstance(last, Stepped):
             view["reward"] = self._reward(made, last)
@@ -233,11 +233,11 @@ def _fields_are_arguments(schema: Schema) -> bool:
 def _must_act(last: Began | Stepped, agent: str) -> bool:
     info: Any = last.info
     if is_game(info):
-        return info.get("selection") == agent and not _is_out(last, agent)
+        return info.get("selection") == agent and not _is_dead_or_removed(last, agent)
     return agent == AGENT and is_live(last)
 
 
-def _is_out(last: Began | Stepped, agent: str) -> bool:
+def _is_dead_or_removed(last: Began | Stepped, agent: str) -> bool:
     """Return whether a game is over for an agent: it is dead, or was removed by its last step."""
     info: Any = last.info
     if agent not in info["agents"]:

@@ -14,9 +14,9 @@ from envweave_gym.core.protocols import AGENT
 from envweave_gym.core.schema_of_space import Schema
 from envweave_gym.wire.messages import Began, Stepped
 from envweave_gym_server.protocols.json_calls import (
+    action_from_json,
     dead_selection,
     description_of,
-    from_json,
     is_game,
     last_reply,
     open_session,
@@ -138,7 +138,7 @@ class HarnessTools:
         last = last_reply(session)
         if isinstance(last, Stepped) and (dead := dead_selection(last)) is not None:
             made.record_final(dead, last)
-        stepped = step(session, from_json(session, arguments["action"], self._left), self._left)
+        stepped = step(session, action_from_json(session, arguments["action"], self._left), self._left)
         if not is_game(stepped.info):
             return result_of(stepped)
         after = step_dead_agents(session, self._left, made.record_final)

@@ -16,7 +16,7 @@ from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.schema_of_space import Schema, object_schema, schema_of_space
 from envweave_gym.wire.messages import Began, Stepped
 from envweave_gym.wire.spaces import space_from_data
-from envweave_gym_server.protocols.json_calls import Action, from_json, from_text, is_game
+from envweave_gym_server.protocols.json_calls import ActionReader, action_from_json, action_from_text, is_game
 from envweave_gym_server.protocols.json_rpc import Json
 from envweave_gym_server.protocols.prompts import prompt_in
 from envweave_gym_server.protocols.rest.json_values import plain
@@ -115,13 +115,13 @@ class Family:
         """Remove the secrets from reset options and return them; they are sent apart, as options are recorded."""
         return {}
 
-    def action(self, session: Session, data: Json, left: Left) -> Action:
+    def action(self, session: Session, data: Json, left: Left) -> ActionReader:
         """Return the action in the data of a step; raise ``InvalidAction`` if they have another form."""
         given = data.keys() - {"metadata"}
         if given == {"action"}:
-            return from_json(session, data["action"], left)
+            return action_from_json(session, data["action"], left)
         if given == {"message"} and isinstance(data["message"], str):
-            return from_text(session, data["message"], left)
+            return action_from_text(session, data["message"], left)
         raise InvalidAction(
             f"{session.env_id}: {shown(data)} is no action; give {{'action': …}}, or the reply of a language model "
             "as {'message': '…'}"

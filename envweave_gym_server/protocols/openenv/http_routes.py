@@ -188,7 +188,7 @@ def openenv_reset() -> Response:
     data = _body_object()
     server, name, left, session_id = service(), environment_name(), client(), _session_id()
     if session_id is None:
-        return _once(server, name, lambda played: played.reset(data, left), left)
+        return _in_own_session(server, name, lambda played: played.reset(data, left), left)
     try:
         played = find_played(server, name, session_id)
     except NoSession:
@@ -204,10 +204,10 @@ def openenv_step() -> Response:
     server, name, left, session_id = service(), environment_name(), client(), _session_id()
     if session_id is not None:
         return _stepped(server, find_played(server, name, session_id), body, left)
-    return _once(server, name, lambda played: _stepped(server, played, body, left), left)
+    return _in_own_session(server, name, lambda played: _stepped(server, played, body, left), left)
 
 
-def _once(server: SessionService, name: str, play: Any, left: Left) -> Response:
+def _in_own_session(server: SessionService, name: str, play: Any, left: Left) -> Response:
     """Play in a session of its own, which is closed afterwards."""
     played = open_played(server, name, None, left)
     try:
@@ -218,23 +218,23 @@ def _once(server: SessionService, name: str, play: Any, left: Left) -> Response:
 
 
 def _stepped(server: SessionService, played: PlayedSession, body: StepRequest, left: Left) -> Response:
-    def once() -> Json:
+    def step() -> Json:
         if is_about_tools(body.action):
             return step_with_tools(played, body.action, left)
         return played.step(body.action, left)
 
-    def take() -> Json:
-        return (
-            once() if body.request_id is None else played.step_once(body.request_id, body.action, once, left)
-        )
+    def step_unless_repeated() -> Json:
+        if body.request_id is None:
+            return step()
+        return played.step_once(body.request_id, body.action, step, left)
 
     if body.timeout_s is None:
-        return json_response(take())
+        return json_response(step_unless_repeated())
     outcome: SimpleQueue[tuple[Json | None, Exception | None]] = SimpleQueue()
 
     def report() -> None:
         try:
-            outcome.put((take(), None))
+            outcome.put((step_unless_repeated(), None))
         except Exception as error:  # noqa: BLE001 - the request's own thread raises it
             outcome.put((None, error))
 

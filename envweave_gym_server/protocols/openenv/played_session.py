@@ -12,7 +12,7 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.wire.messages import Began, Stepped
 from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.protocols.json_calls import (
-    Action,
+    ActionReader,
     begin,
     description_of,
     is_game,
@@ -32,8 +32,8 @@ from envweave_gym_server.sessions.session import CLIENT_CHECK_S, Left, Session
 
 _NOTE = "openenv"
 """Key in ``Session.notes`` of the :class:`PlayedSession` that plays it."""
-_FIRST = "openenv_first"
-"""Key in ``Session.notes`` of an object of the call that got the session first, and closes it if it fails."""
+_CREATOR = "openenv_first"
+"""Key in ``Session.notes`` of an object that marks the call which created the session, and closes it if it fails."""
 _PREFIX = "openenv."
 """Prefix of the ids of these sessions in the table of sessions, so that no other protocol's session is played here."""
 
@@ -100,7 +100,7 @@ class PlayedSession:
         finally:
             self._repeating.release()
 
-    def step_with(self, action: Action, left: Left) -> Json:
+    def step_with(self, action: ActionReader, left: Left) -> Json:
         """Take one step with an action; in a turn-based game also those of dead agents after it.
 
         A session that was never reset begins its first episode, as clients of OpenEnv expect that leave the reset out.
@@ -144,7 +144,7 @@ def open_played(service: SessionService, name: str, session_id: str | None, left
     chosen = _PREFIX + (session_id or uuid.uuid4().hex)
     session = open_session(service, chosen, offer.name, kind.kwargs, left)
     mine = object()
-    is_first = session.notes.setdefault(_FIRST, mine) is mine  # others may ask for the same session at once
+    is_first = session.notes.setdefault(_CREATOR, mine) is mine  # others may ask for the same session at once
     try:
         if _NOTE not in session.notes:
             session.notes.setdefault(_NOTE, PlayedSession(session, kind(description_of(session, left))))

@@ -15,7 +15,7 @@ from envweave_gym.core.faults import EnvweaveError, InvalidAction, shown
 from envweave_gym.core.schema_of_space import object_schema
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.core.errors import NoSession
-from envweave_gym_server.protocols.json_calls import from_json
+from envweave_gym_server.protocols.json_calls import action_from_json
 from envweave_gym_server.protocols.json_rpc import (
     INVALID_PARAMS,
     Json,
@@ -215,7 +215,7 @@ def _echo_tools(played: PlayedSession | None, left: Left) -> list[Tool]:
     def echo(arguments: Json, *, with_length: bool) -> ToolOutcome:
         assert played is not None
         message = text_member(arguments, "message")
-        stepped = played.step_with(from_json(played.session, message, left), left)
+        stepped = played.step_with(action_from_json(played.session, message, left), left)
         said = stepped["observation"]["echoed_message"]
         return ToolOutcome({"message": said, "length": len(said)} if with_length else said, stepped)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from envweave_gym.core.schema_of_space import Schema, object_schema
 from envweave_gym.wire.messages import Stepped
-from envweave_gym_server.protocols.json_calls import Action, from_json
+from envweave_gym_server.protocols.json_calls import ActionReader, action_from_json
 from envweave_gym_server.protocols.json_rpc import Json
 from envweave_gym_server.protocols.openenv.families import (
     ANY_OBJECT,
@@ -42,10 +42,10 @@ class EchoFamily(Family):
         """Return the schema of ``EchoObservation``."""
         return object_schema({"echoed_message": _TEXT, "message_length": _COUNT, "metadata": ANY_OBJECT})
 
-    def action(self, session: Session, data: Json, left: Left) -> Action:
+    def action(self, session: Session, data: Json, left: Left) -> ActionReader:
         """Return the message."""
         only_members(data, ("message",))
-        return from_json(session, text_member(data, "message"), left)
+        return action_from_json(session, text_member(data, "message"), left)
 
     def observation(self, played: Played) -> Json:
         """Return the echoed message; the first one, which says that the environment is ready, has length 0."""
@@ -78,10 +78,10 @@ class CodingFamily(Family):
         code = {"type": "integer"}
         return object_schema({"stdout": _TEXT, "stderr": _TEXT, "exit_code": code, "metadata": ANY_OBJECT})
 
-    def action(self, session: Session, data: Json, left: Left) -> Action:
+    def action(self, session: Session, data: Json, left: Left) -> ActionReader:
         """Return the program."""
         only_members(data, ("code",))
-        return from_json(session, text_member(data, "code"), left)
+        return action_from_json(session, text_member(data, "code"), left)
 
     def observation(self, played: Played) -> Json:
         """Return the output and the exit code of the program."""
@@ -131,13 +131,13 @@ class ReplFamily(Family):
         token = text_option(options, "hf_token")
         return {"hf_token": token} if token else {}
 
-    def action(self, session: Session, data: Json, left: Left) -> Action:
+    def action(self, session: Session, data: Json, left: Left) -> ActionReader:
         """Return the program, or one that gives the final answer."""
         only_members(data, ("code", "is_final", "final_answer"))
         if data.get("is_final") is not True:
-            return from_json(session, text_member(data, "code", ""), left)
+            return action_from_json(session, text_member(data, "code", ""), left)
         answer = "" if data.get("final_answer") is None else text_member(data, "final_answer")
-        return from_json(session, f"FINAL({answer!r})", left)
+        return action_from_json(session, f"FINAL({answer!r})", left)
 
     def observation(self, played: Played) -> Json:
         """Return the result of the program and the state of the episode."""

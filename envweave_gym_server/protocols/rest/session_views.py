@@ -15,10 +15,10 @@ from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.json_calls import (
     Build,
     CallRefused,
+    action_from_json,
     api_of,
     create_session,
     execute,
-    from_json,
     peek,
     reset_call,
     step_call,
@@ -90,7 +90,7 @@ def step(session_id: str) -> Response:
     """Act once."""
     body, data = read_body(schemas.StepCall)
     session, digest = service().sessions.get(session_id), blake2b(data).digest()
-    build_anew = step_call(from_json(session, body.action, client()))
+    build_anew = step_call(action_from_json(session, body.action, client()))
 
     def build(number: int) -> tuple[Reset | Step, bytes]:
         """Build the same frame for the same body, even if it is another agent's turn by now."""
