@@ -34,7 +34,25 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter"] | None = None
     """Why the model stopped; by default ``tool_calls`` if there are any, else ``stop``."""
     usage: dict[str, int] | None = None
-    """Token counts, ``prompt_tokens`` and ``completion_tokens``; without them the program gets none."""
+    """Token counts, ``prompt_tokens`` and ``completion_tokens``; without them the program gets an estimate."""
+    token_ids: list[int] | None = None
+    """The IDs of the sampled tokens; they go to the program only with ``logprobs``, and if it asks for these."""
+    tokens: list[str] | None = None
+    """The texts of the sampled tokens."""
+    logprobs: list[float] | None = None
+    """The log-probabilities of the sampled tokens."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(one) for one in (self.token_ids, self.tokens, self.logprobs) if one is not None}
+        if len(lengths) > 1:
+            raise ValueError("token_ids, tokens and logprobs differ in length; give one of each for a token")
+
+    def sampled(self) -> list[tuple[str, int | None, float]]:
+        """Return text, ID and log-probability of each token; none without log-probabilities."""
+        logprobs = self.logprobs or []
+        ids: list[int | None] = [*(self.token_ids or [None] * len(logprobs))]
+        texts = self.tokens or [f"token_id:{one}" if one is not None else "" for one in ids]
+        return list(zip(texts, ids, logprobs, strict=True))
 
     @property
     def finished_by(self) -> str:
@@ -51,6 +69,29 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             }
             for i, call in enumerate(self.tool_calls)
         ]
+
+
+def assistant_message(reply: Reply, number: int) -> dict[str, Any]:
+    """Return a reply as a message of a chat; a missing ID of a tool call is made of ``number``."""
+    calls = reply.wire_calls(number)
+    content = reply.content if reply.content is not None or calls else ""
+    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call as an object; raise ``InvalidAction`` for a text that is none."""
+    arguments: Any = call.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidAction(
+            f"the arguments {shown(call.arguments)} of {call.name} are not a JSON object, and this program's dialect"
+            " carries no others; give an object"
+        )
+    return arguments
 
 
 def reply_space() -> JsonOf:

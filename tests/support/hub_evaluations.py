@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.programs.model_port import Call, ModelPort
+from envweave_gym.programs.port.call import Call
+from envweave_gym.programs.port.model_port import ModelPort
 from envweave_gym.programs.reply import Reply
 
 KEY = "TEST_MODEL_KEY"
@@ -25,7 +26,7 @@ def answering(policy: Policy, monkeypatch: Any) -> Iterator[ModelPort]:
     """A model port that answers each call at once by the policy."""
 
     def answer(call: Call) -> None:
-        call.answer(reply_of(policy(call.request.model, call.request.messages)))
+        call.answer(reply_of(policy(call.request.model, call.request.chat())))
 
     port = ModelPort(answer)
     monkeypatch.setenv(KEY, port.token)

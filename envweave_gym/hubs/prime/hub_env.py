@@ -97,7 +97,7 @@ class HubEnv(gym.Env[Any, Any], Emitter):
 
     def _read_call(self) -> None:
         call = self._session.open_calls[self._agent].request
-        self.emit(*self._chat.update(call.messages, call.tools, call.sampling))
+        self.emit(*self._chat.update(call.chat(), call.tools, call.sampling))
         self._show()
 
     def _info(self) -> dict[str, Any]:

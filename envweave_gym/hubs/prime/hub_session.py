@@ -24,11 +24,11 @@ from envweave_gym.hubs.prime.hub_config import HubConfig
 from envweave_gym.hubs.prime.hub_lock import HubPackage
 from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behind
 from envweave_gym.os_support.process_local import Owner
-from envweave_gym.programs.chat_completions import assistant_message
-from envweave_gym.programs.model_port import Call, ModelPort
+from envweave_gym.programs.port.call import Call
+from envweave_gym.programs.port.model_port import ModelPort
 from envweave_gym.programs.process_idle import SAMPLE_S, IdleCheck
 from envweave_gym.programs.program_process import Ended, ProgramProcess
-from envweave_gym.programs.reply import Reply
+from envweave_gym.programs.reply import Reply, assistant_message
 
 KEY_VARIABLE = "ENVWEAVE_MODEL_KEY"
 SETTLE_LIMIT_S = 1.0
@@ -120,7 +120,7 @@ class HubSession:
 
     def _request_digests(self) -> dict[str, str]:
         """Return a digest of the messages of each open call, by agent."""
-        return {agent: _digest(self.open_calls[agent].request.messages) for agent in sorted(self.open_calls)}
+        return {agent: _digest(self.open_calls[agent].request.chat()) for agent in sorted(self.open_calls)}
 
     def answer(self, replies: dict[str, Reply]) -> None:
         """Answer all open calls, and wait for the next ones or for the end."""
@@ -139,8 +139,13 @@ class HubSession:
         self._wait(running)
 
     def message_of(self, agent: str, reply: Reply) -> dict[str, Any]:
-        """Return the message that the program gets as the reply to an agent's open call."""
-        return assistant_message(reply, self.open_calls[agent].number)
+        """Return the message that the program gets as the reply to an agent's open call.
+
+        Raise ``InvalidAction`` if the call is of a kind that cannot carry the reply.
+        """
+        call = self.open_calls[agent]
+        call.check(reply)
+        return assistant_message(reply, call.number)
 
     def _wait(self, running: _Running) -> None:
         try:

@@ -106,7 +106,7 @@ class HubTeam(TurnBasedGame):
         self._waiting = [agent for agent in self.possible_agents if agent in calls]
         for agent in self._waiting:
             request = calls[agent].request
-            self.emit(*self._chats[agent].update(request.messages, request.tools, request.sampling))
+            self.emit(*self._chats[agent].update(request.chat(), request.tools, request.sampling))
         self.agent_selection = self._waiting[0]
         self.infos = {agent: {"index": self._index, **self._chats[agent].info()} for agent in self.agents}
 

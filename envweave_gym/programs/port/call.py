@@ -1,0 +1,186 @@
+"""A completion call of a program, with its attempts: the program may hang up and ask again before it has the answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envweave_gym.episode.message import Message
+from envweave_gym.programs.dialects.dialect import Dialect
+from envweave_gym.programs.dialects.routes import json_bytes
+from envweave_gym.programs.model_request import ModelRequest
+from envweave_gym.programs.port.http_requests import chunk, chunked_head, response
+from envweave_gym.programs.reply import Reply, assistant_message
+
+if TYPE_CHECKING:
+    from envweave_gym.programs.port.connection import Connection
+
+HOLD_S = 20.0
+"""Time for which the head of a response is held back: until then a call may still be refused."""
+BEAT_S = 15.0
+"""Time between two pieces of a slow answer; gemini-cli waits for 60 s, the others for 300 s and more."""
+_SLOW_S = 1.0
+"""An answer that took longer may have crossed with the program's timeout."""
+Remember = Callable[[str, tuple[Message, ...]], None]
+
+
+class Call:
+    """A completion call that waits for its reply; what the program sends again meanwhile joins it."""
+
+    def __init__(
+        self, request: ModelRequest, number: int, dialect: Dialect, connection: Connection, remember: Remember
+    ) -> None:
+        self.request, self.number = request, number
+        """``number`` is part of IDs in the reply, and counts the calls of the port unless the owner sets another."""
+        self._dialect, self._remember = dialect, remember
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        """The connection that waits for the answer."""
+        self._reply: Reply | None = None
+        self._is_refused = self._is_delivered = False
+        self._began = time.monotonic()
+        self._beats = 0
+        self._due: float | None = None
+        self.attempts = 0
+        """How often the program has sent the request."""
+        self.attach(connection)
+
+    @property
+    def prefix(self) -> str:
+        """The first part of the path, before ``/v1``."""
+        return self.request.prefix
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody waits for the reply: the program has hung up, or was answered."""
+        return self._connection is None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call has no reply yet."""
+        return self._reply is None and not self._is_refused
+
+    def check(self, reply: Reply) -> None:
+        """Raise ``InvalidAction`` for a reply that the program's dialect cannot carry."""
+        self._dialect.check(reply)
+
+    def answer(self, reply: Reply) -> bool:
+        """Send the reply; return whether the program was there to take it. If it was not, its next attempt gets it."""
+        self.check(reply)
+        with self._lock:
+            if not self.is_open:
+                return False
+            self._reply = reply
+            if (name := self._dialect.response_id(self.number)) and self.request.sampling.get(
+                "store"
+            ) is not False:
+                before = self.request.messages[self.request.has_instructions :]
+                answer = msgspec.convert(assistant_message(reply, self.number), Message)
+                self._remember(name, (*before, answer))
+            return self._deliver(reply)
+
+    def refuse(self, text: str, status: int = 400) -> bool:
+        """Send an error that is not worth another try; return whether the program was there to take it.
+
+        An answer that has begun cannot become an error: then the connection is closed.
+        """
+        body = json_bytes(self._dialect.error_body(status, text))
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if not self.is_open:
+                return False
+            self._is_refused = True
+            if connection is None:
+                return False
+            data = b"" if self._beats else response(status, "application/json", body, closes=True)
+            return connection.finish(self, data, close=True) and not self._beats
+
+    def drop(self) -> None:
+        """Close the connection without an answer, as the episode is over; no later attempt joins the call."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            self._is_refused = True
+        if connection is not None:
+            connection.finish(self, b"", close=True)
+
+    def _deliver(self, reply: Reply) -> bool:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return False
+        request, dialect = self.request, self._dialect
+        if request.is_stream:
+            body = dialect.reply_events(request, reply, self.number, self._beats)
+        else:
+            body = json_bytes(dialect.reply_body(request, reply, self.number))
+        kind = dialect.content_type(request)
+        data = chunk(body, is_last=True) if self._beats else response(200, kind, body)
+        self._is_delivered = connection.finish(self, data)
+        return self._is_delivered
+
+    # Attempts
+
+    def can_be_resumed(self, retry_count: int) -> bool:
+        """Return whether an equal request that arrives now is this call again.
+
+        It is if this call's answer has not arrived and its connection is closed, or if the program says that it tries
+        again and the answer was delivered. Otherwise it is a second call, as when several samples are drawn.
+        """
+        if self._is_refused:
+            return False
+        if self._is_delivered:
+            return retry_count > 0
+        connection = self._connection
+        return connection is None or connection.has_ended()
+
+    def attach(self, connection: Connection) -> None:
+        """Let the answer go to another connection, and begin to wait anew."""
+        with self._lock:
+            self._connection, connection.call = connection, self
+            self._is_delivered = False
+            self._beats, self._due = 0, None
+            self._began = time.monotonic()
+            self.attempts += 1
+
+    def resume(self) -> None:
+        """Send the answer to the newest attempt, if there is one already."""
+        with self._lock:
+            if self._reply is not None:
+                self._deliver(self._reply)
+
+    def disconnected(self, connection: Connection) -> None:
+        """Note that a connection has ended; another one may already have taken its place."""
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+
+    def was_reset(self) -> None:
+        """Note that the program has closed the connection without reading all of the answer.
+
+        That counts for slow answers only: a program may well leave the end of a stream unread.
+        """
+        with self._lock:
+            if time.monotonic() - self._began > _SLOW_S:
+                self._is_delivered = False
+
+    def beat(self, now: float, hold_s: float, beat_s: float) -> None:
+        """Send a piece of a slow answer if it is time; a thread that sends the answer is not waited for."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            connection, due = self._connection, self._due or self._began + hold_s
+            if connection is None or not self.is_open or now < due:
+                return
+            piece = chunk(self._dialect.beat(self.request, self.number, self._beats))
+            if not self._beats:
+                piece = chunked_head(self._dialect.content_type(self.request)) + piece
+            self._beats, self._due = self._beats + 1, now + beat_s
+            connection.send_at_once(piece)
+        finally:
+            self._lock.release()
+
+
+Receive = Callable[[Call], Any]
