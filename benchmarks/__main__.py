@@ -24,6 +24,7 @@ NAMES = (
     "hostile",
     "waiting",
     "hub",
+    "programs",
     "gsm8k",
     "swebench_loc",
     "swebench",

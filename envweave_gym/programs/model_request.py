@@ -32,7 +32,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     prefix: str = ""
     """The first part of the path, before ``/v1``."""
     headers: dict[str, str] = {}
-    """The headers that say who asks, and how; see ``KEPT_HEADERS``. None is a secret."""
+    """The headers that name the program and its agent; see ``KEPT_HEADERS``. None is a secret."""
     body: bytes = b""
     """The body as it was sent."""
     digest: str = ""

@@ -1,0 +1,249 @@
+"""Retries are answered once, equal calls at the same time are two, and slow answers keep their connections."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from envweave_gym.programs.port import call as port_call
+from envweave_gym.programs.port import retries
+from envweave_gym.programs.port.call import Call
+from envweave_gym.programs.port.model_port import ModelPort
+from envweave_gym.programs.reply import Reply
+
+CHAT = {"model": "agent", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def calls() -> queue.SimpleQueue[Call]:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def port(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
+    opened = ModelPort(calls.put)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def slow(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
+    """A port that takes every answer for a slow one."""
+    opened = ModelPort(calls.put, hold_s=0.05, beat_s=0.05)
+    yield opened
+    opened.close()
+
+
+class Attempt:
+    """One connection with a request under way."""
+
+    def __init__(
+        self,
+        port: ModelPort,
+        fields: dict[str, Any] = CHAT,
+        path: str = "/v1/chat/completions",
+        **head: str,
+    ) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
+        named = {key.replace("_", "-"): value for key, value in head.items()}
+        headers = {"Authorization": f"Bearer {port.token}", **named}
+        self.connection.request("POST", path, json.dumps(fields), headers)
+
+    def text(self) -> str:
+        response = self.connection.getresponse()
+        assert response.status == 200
+        text = response.read().decode()
+        self.connection.close()
+        return text
+
+    def content(self) -> str:
+        return json.loads(self.text())["choices"][0]["message"]["content"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def nothing_in(calls: queue.SimpleQueue[Call], port: ModelPort) -> bool:
+    """Whether no call has come, after the port has handled a later request."""
+    Attempt(port, {**CHAT, "model": "later"})
+    later = calls.get(timeout=20)
+    later.refuse("not wanted")
+    return later.request.model == "later"
+
+
+def test_a_request_that_comes_again_joins_the_open_call(port: ModelPort, calls: queue.SimpleQueue[Call]):
+    first = Attempt(port)
+    call = calls.get(timeout=20)
+    first.connection.close()
+    second = Attempt(port)
+    until(lambda: call.attempts == 2)
+    assert call.answer(Reply("once"))
+    assert second.content() == "once"
+    assert nothing_in(calls, port)
+
+
+def test_an_answer_that_nobody_took_waits_for_the_next_attempt(
+    port: ModelPort, calls: queue.SimpleQueue[Call]
+):
+    first = Attempt(port)
+    call = calls.get(timeout=20)
+    first.connection.close()
+    until(lambda: call.is_gone)
+    assert not call.answer(Reply("stored"))
+    assert Attempt(port).content() == "stored"
+    assert nothing_in(calls, port)
+
+
+def test_two_open_equal_requests_are_two_calls(port: ModelPort, calls: queue.SimpleQueue[Call]):
+    attempts = [Attempt(port), Attempt(port)]
+    pair = [calls.get(timeout=20) for _ in attempts]
+    assert pair[0].request.digest == pair[1].request.digest
+    for number, call in enumerate(pair):
+        call.answer(Reply(str(number)))
+    assert sorted(attempt.content() for attempt in attempts) == ["0", "1"]
+
+
+def test_a_delivered_answer_is_sent_again_only_to_a_client_that_counts_its_retries(
+    port: ModelPort, calls: queue.SimpleQueue[Call]
+):
+    first = Attempt(port)
+    calls.get(timeout=20).answer(Reply("one"))
+    assert first.content() == "one"
+    again = Attempt(port, x_stainless_retry_count="1")
+    assert again.content() == "one"
+    new = Attempt(port)
+    calls.get(timeout=20).answer(Reply("two"))
+    assert new.content() == "two"
+
+
+def test_callers_of_other_sessions_and_paths_do_not_share_calls(
+    port: ModelPort, calls: queue.SimpleQueue[Call]
+):
+    first = Attempt(port, thread_id="a")
+    call = calls.get(timeout=20)
+    first.connection.close()
+    until(lambda: call.is_gone)
+    for other in (Attempt(port, thread_id="b"), Attempt(port, CHAT, "/left/v1/chat/completions")):
+        calls.get(timeout=20).answer(Reply("other"))
+        assert other.content() == "other"
+    again = Attempt(port, thread_id="a")
+    call.answer(Reply("mine"))
+    assert again.content() == "mine"
+
+
+def test_a_refused_call_is_not_joined(port: ModelPort, calls: queue.SimpleQueue[Call]):
+    first = Attempt(port)
+    calls.get(timeout=20).refuse("no")
+    assert first.connection.getresponse().status == 400
+    second = Attempt(port)
+    calls.get(timeout=20).answer(Reply("new"))
+    assert second.content() == "new"
+
+
+def test_a_slow_answer_that_crossed_with_a_timeout_is_sent_again(
+    port: ModelPort, calls: queue.SimpleQueue[Call], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(port_call, "_SLOW_S", 0.0)
+    first = Attempt(port)
+    call = calls.get(timeout=20)
+    call.answer(Reply("late"))
+    until(lambda: bool(first.connection.sock.recv(1, socket.MSG_PEEK)))
+    first.connection.close()  # with an answer in its buffer: the port gets a reset
+    until(lambda: call.can_be_resumed(0))
+    assert Attempt(port).content() == "late"
+
+
+def test_few_ended_calls_are_retained(
+    port: ModelPort, calls: queue.SimpleQueue[Call], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(retries, "MAX_ENDED", 4)
+    waiting = Attempt(port, {**CHAT, "model": "waiting"})
+    call = calls.get(timeout=20)
+    for number in range(30):
+        attempt = Attempt(port, {**CHAT, "model": str(number)})
+        calls.get(timeout=20).answer(Reply("ok"))
+        attempt.content()
+    assert len(port._retries.all()) <= 10
+    assert call in port._retries.all()
+    call.answer(Reply("at last"))
+    assert waiting.content() == "at last"
+
+
+# Slow answers
+
+
+def beats(call: Call, number: int) -> None:
+    until(lambda: call._beats >= number)
+
+
+def test_a_slow_answer_in_json_comes_after_spaces(slow: ModelPort, calls: queue.SimpleQueue[Call]):
+    attempt = Attempt(slow)
+    call = calls.get(timeout=20)
+    beats(call, 2)
+    call.answer(Reply("slow"))
+    text = attempt.text()
+    assert text.startswith("  {")
+    assert json.loads(text)["choices"][0]["message"]["content"] == "slow"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {**CHAT, "stream": True}),
+        ("/v1/messages", {**CHAT, "stream": True}),
+        ("/v1beta/models/m:streamGenerateContent?alt=sse", {"contents": []}),
+    ],
+)
+def test_a_slow_stream_begins_with_blank_lines(
+    slow: ModelPort, calls: queue.SimpleQueue[Call], path: str, fields: dict[str, Any]
+):
+    attempt = Attempt(slow, fields, path)
+    call = calls.get(timeout=20)
+    beats(call, 2)
+    call.answer(Reply("slow"))
+    text = attempt.text()
+    assert text.startswith("\n\n")
+    assert text.lstrip("\n").startswith(("data: ", "event: "))
+
+
+def test_a_slow_response_begins_with_real_events(slow: ModelPort, calls: queue.SimpleQueue[Call]):
+    attempt = Attempt(slow, {"model": "m", "input": "hi", "stream": True}, "/v1/responses")
+    call = calls.get(timeout=20)
+    beats(call, 3)
+    call.answer(Reply("slow"))
+    kinds = [line.split()[1] for line in attempt.text().splitlines() if line.startswith("event: ")]
+    assert kinds[:4] == ["response.created", *["response.in_progress"] * 3]
+    assert kinds.count("response.completed") == 1
+
+
+def test_an_answer_that_has_begun_cannot_become_an_error(slow: ModelPort, calls: queue.SimpleQueue[Call]):
+    attempt = Attempt(slow)
+    call = calls.get(timeout=20)
+    beats(call, 1)
+    assert not call.refuse("too late")
+    with pytest.raises((http.client.HTTPException, OSError)):
+        attempt.text()
+
+
+def test_a_retry_of_a_slow_call_waits_anew(slow: ModelPort, calls: queue.SimpleQueue[Call]):
+    first = Attempt(slow)
+    call = calls.get(timeout=20)
+    beats(call, 2)
+    first.connection.close()
+    second = Attempt(slow)
+    until(lambda: call.attempts == 2)
+    beats(call, 1)
+    call.answer(Reply("once"))
+    assert second.content() == "once"
+    assert nothing_in(calls, slow)
