@@ -160,7 +160,7 @@ def test_a_slow_answer_that_crossed_with_a_timeout_is_sent_again(
     call.answer(Reply("late"))
     until(lambda: bool(first.connection.sock.recv(1, socket.MSG_PEEK)))
     first.connection.close()  # with an answer in its buffer: the port gets a reset
-    until(lambda: call.can_be_resumed(0))
+    until(lambda: call.is_lost)
     assert Attempt(port).content() == "late"
 
 

@@ -41,7 +41,9 @@ class Call:
         self._connection: Connection | None = None
         """The connection that waits for the answer."""
         self._reply: Reply | None = None
-        self._is_refused = self._is_delivered = False
+        self._is_refused = False
+        self.is_delivered = False
+        """Whether the program has its answer."""
         self._began = time.monotonic()
         self._beats = 0
         self._due: float | None = None
@@ -108,7 +110,7 @@ class Call:
             connection.finish(self, b"", close=True)
 
     def _deliver(self, reply: Reply) -> bool:
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is None:
             return False
         request, dialect = self.request, self._dialect
@@ -118,29 +120,25 @@ class Call:
             body = json_bytes(dialect.reply_body(request, reply, self.number))
         kind = dialect.content_type(request)
         data = chunk(body, is_last=True) if self._beats else response(200, kind, body)
-        self._is_delivered = connection.finish(self, data)
-        return self._is_delivered
+        self.is_delivered = connection.finish(self, data)
+        self._connection = None
+        return self.is_delivered
 
     # Attempts
 
-    def can_be_resumed(self, retry_count: int) -> bool:
-        """Return whether an equal request that arrives now is this call again.
-
-        It is if this call's answer has not arrived and its connection is closed, or if the program says that it tries
-        again and the answer was delivered. Otherwise it is a second call, as when several samples are drawn.
-        """
-        if self._is_refused:
-            return False
-        if self._is_delivered:
-            return retry_count > 0
-        connection = self._connection
-        return connection is None or connection.has_ended()
+    @property
+    def is_lost(self) -> bool:
+        """Whether the answer has not arrived, or not as a whole, and the program has hung up."""
+        # The lock lets a thread that sends the answer finish: an equal request may come before it has noted that.
+        with self._lock:
+            has_ended = self._connection is None or self._connection.has_ended()
+            return has_ended and not self._is_refused and not self.is_delivered
 
     def attach(self, connection: Connection) -> None:
         """Let the answer go to another connection, and begin to wait anew."""
         with self._lock:
             self._connection, connection.call = connection, self
-            self._is_delivered = False
+            self.is_delivered = False
             self._beats, self._due = 0, None
             self._began = time.monotonic()
             self.attempts += 1
@@ -164,7 +162,7 @@ class Call:
         """
         with self._lock:
             if time.monotonic() - self._began > _SLOW_S:
-                self._is_delivered = False
+                self.is_delivered = False
 
     def beat(self, now: float, hold_s: float, beat_s: float) -> None:
         """Send a piece of a slow answer if it is time; a thread that sends the answer is not waited for."""

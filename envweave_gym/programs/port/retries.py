@@ -12,8 +12,8 @@ from envweave_gym.programs.model_request import ModelRequest
 from envweave_gym.programs.port.call import Call
 from envweave_gym.programs.port.connection import Connection
 
-MAX_ENDED = 64
-"""Answered calls that are retained, for programs that ask again."""
+MAX_ENDED = 16
+"""Answered calls that are retained at least, with their requests, for programs that ask again."""
 _Key = tuple[str, str]
 
 
@@ -26,13 +26,19 @@ class Retries:
         self._lock = threading.Lock()
 
     def joined(self, request: ModelRequest, connection: Connection) -> Call | None:
-        """Attach a connection to the earlier call that its request repeats, and return it, if there is one."""
+        """Attach a connection to the earlier call that its request repeats, and return it, if there is one.
+
+        It repeats a call whose answer has not arrived and whose connection has ended, or if the program counts its
+        retries, the last one that was answered. All else is a new call, as when several samples are drawn.
+        """
         with self._lock:
-            for call in self._calls.get(_key(request), ()):
-                if call.can_be_resumed(_retry_count(request)):
-                    call.attach(connection)
-                    return call
-        return None
+            calls = self._calls.get(_key(request), [])
+            found = next((call for call in calls if call.is_lost), None)
+            if found is None and _retry_count(request) > 0:
+                found = next((call for call in reversed(calls) if call.is_delivered), None)
+            if found is not None:
+                found.attach(connection)
+            return found
 
     def add(self, call: Call) -> None:
         """Add a new call, and forget the oldest of too many that have ended."""
