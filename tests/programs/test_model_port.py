@@ -35,6 +35,16 @@ def port(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
     opened.close()
 
 
+@pytest.fixture(autouse=True)
+def _close_clients() -> Iterator[None]:
+    yield
+    while clients_made:
+        clients_made.pop().connection.close()
+
+
+clients_made: list[Client] = []
+
+
 class Client:
     """A connection whose request is under way."""
 
@@ -42,6 +52,7 @@ class Client:
         self, port: ModelPort, body: Any, path: str = "/v1/chat/completions", token: str = ""
     ) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
+        clients_made.append(self)
         head = {"Authorization": f"Bearer {token or port.token}"}
         self.connection.request("POST", path, body if isinstance(body, bytes) else json.dumps(body), head)
 

@@ -41,6 +41,16 @@ def slow(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
     opened.close()
 
 
+@pytest.fixture(autouse=True)
+def _close_attempts() -> Iterator[None]:
+    yield
+    while attempts_made:
+        attempts_made.pop().connection.close()
+
+
+attempts_made: list[Attempt] = []
+
+
 class Attempt:
     """One connection with a request under way."""
 
@@ -52,6 +62,7 @@ class Attempt:
         **head: str,
     ) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
+        attempts_made.append(self)
         named = {key.replace("_", "-"): value for key, value in head.items()}
         headers = {"Authorization": f"Bearer {port.token}", **named}
         self.connection.request("POST", path, json.dumps(fields), headers)
