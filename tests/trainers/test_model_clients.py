@@ -102,7 +102,7 @@ def gemini(port: ModelPort) -> Iterator[Any]:
 # OpenAI's chat completions and legacy completions
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-CHAT_TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+CHAT_TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}]
 
 
 def test_chat_completions(openai: Any, answers: Answers):
