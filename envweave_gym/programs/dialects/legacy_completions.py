@@ -75,8 +75,9 @@ def _prompt(prompt: Any) -> str:
 
 def _choice(request: ModelRequest, reply: Reply, content: str, finish_reason: str | None) -> Fields:
     logprobs = None
+    wanted = request.sampling.get("logprobs")
     # 0 asks for the log-probabilities of the sampled tokens alone.
-    if request.sampling.get("logprobs") not in (None, False) and reply.logprobs is not None:
+    if wanted is not None and wanted is not False and reply.logprobs is not None:
         tokens = [token for token, _, _ in reply.sampled()]
         logprobs = {
             "tokens": tokens,
