@@ -248,6 +248,14 @@ def test_parts_that_no_form_has_are_retained():
     ]
 
 
+def test_gemini_images_in_base64_for_urls_become_data_urls():
+    data = {"inlineData": {"mimeType": "image/png", "data": "-_8="}}
+    request = bare("gemini", contents=[{"parts": [data]}])
+    assert request.messages[0].content == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,+/8="}}
+    ]
+
+
 def test_gemini_calls_without_ids_belong_to_results_in_order():
     called = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in (1, 2)]
     answered = [{"functionResponse": {"name": "f", "response": {"output": str(n)}}} for n in (1, 2)]

@@ -17,7 +17,12 @@ from envweave_gym.programs.reply import Reply, ToolCall
 
 if any(find_spec(name) is None for name in ("openai", "anthropic", "google")):
     pytest.skip("the clients are not installed: run make trainers", allow_module_level=True)
-pytestmark = pytest.mark.trainers
+pytestmark = [
+    pytest.mark.trainers,
+    pytest.mark.filterwarnings(
+        "ignore:invalid escape sequence:DeprecationWarning"
+    ),  # google-genai's types.py
+]
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 CALLS = Reply("let me see", [ToolCall("weather", {"city": "Rome"}), ToolCall("weather", {"city": "Oslo"})])

@@ -46,6 +46,8 @@ _CHOICES = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "aut
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP", "content_filter": "SAFETY"}
 _STATUSES = {401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
 _UNDERSCORE = re.compile(r"_([a-z])")
+_STANDARD = str.maketrans("-_", "+/")
+"""From the alphabet of Base64 for URLs, which Google's client sends, to that of data URLs."""
 _WRAPPED = ("output", "result")
 """The one key of a function's response whose text is the result itself."""
 
@@ -204,7 +206,8 @@ def _part(part: Fields) -> Fields:
     if "inlineData" in part:
         data = _camel(object_in(part["inlineData"], "inlineData"))
         if str(data.get("mimeType")).startswith("image/"):
-            return image_part(data_url(data.get("mimeType"), data.get("data")))
+            encoded = text(data.get("data"), "data").translate(_STANDARD)
+            return image_part(data_url(data["mimeType"], encoded))
     if "fileData" in part:
         data = _camel(object_in(part["fileData"], "fileData"))
         if str(data.get("mimeType")).startswith("image/"):
