@@ -31,10 +31,10 @@ class SuiteVector(SyncVector):
         rows: Rows,
         given: list[int | None] | None = None,
         options: Options = None,
-        played: RowInfos | None = None,
+        outcome: RowInfos | None = None,
     ) -> RowInfos:
         self.concurrent = rows.size > 1
         try:
-            return super()._begin(rows, given, options, played)
+            return super()._begin(rows, given, options, outcome)
         finally:
             self.concurrent = False

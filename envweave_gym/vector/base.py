@@ -124,24 +124,24 @@ class LocalVector(CheckedVector):
         adapt_converters()
         call = self._read_reset(seed, options)
         rows = self._record.everyone if call.mask is None else call.mask
-        played = self._begin(rows.nonzero()[0], call.seeds, call.options)
+        outcome = self._begin(rows.nonzero()[0], call.seeds, call.options)
         self._record.reset(rows)
-        return self._observed(), self._infos(rows, played, call.options)
+        return self._observed(), self._infos(rows, outcome, call.options)
 
     def step(self, actions: Any) -> Results:
         """Step every row; a row whose episode ended in the last step is reset instead, in next-step mode."""
         record, chosen = self._record, self._checked_actions(actions)
         rows, final = record.waiting.nonzero()[0], None
-        rewards, terminated, truncated, played = self._act(chosen, rows)
+        rewards, terminated, truncated, outcome = self._act(chosen, rows)
         # In next-step mode these rows were over before the step, in same-step mode they are over now.
         resetting = record.end(terminated | truncated)
         if record.mode is AutoresetMode.SAME_STEP:
             rows = resetting.nonzero()[0]
             if rows.size:
-                final = self._final(resetting, played)
+                final = self._final(resetting, outcome)
         if rows.size:
-            played = self._begin(rows, played=played)
-        infos = self._infos(resetting, played)
+            outcome = self._begin(rows, outcome=outcome)
+        infos = self._infos(resetting, outcome)
         if final is not None:
             infos.update(final)
         results = self._observed(), rewards, terminated, truncated, infos
@@ -156,22 +156,22 @@ class LocalVector(CheckedVector):
         """
         self._record.draws.states, self._record.over = draws, over
 
-    # Methods of a subclass; ``played`` is its own record of a call, from which it builds the infos
+    # Methods of a subclass; ``outcome`` is its own record of a call, from which it builds the infos
 
     def _act(self, actions: Any, waiting: Rows) -> tuple[NDArray[np.float64], Bools, Bools, Any]:
-        """Step the rows that are not in ``waiting``; return rewards, terminations, truncations and ``played``.
+        """Step the rows that are not in ``waiting``; return rewards, terminations, truncations and ``outcome``.
 
-        ``played`` is the subclass's own record of the step, of any type, from which its :meth:`_infos` and
+        ``outcome`` is the subclass's own record of the step, of any type, from which its :meth:`_infos` and
         :meth:`_final` build infos.
         """
         raise NotImplementedError
 
     def _begin(
-        self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None
+        self, rows: Rows, given: list[int | None] | None = None, options: Options = None, outcome: Any = None
     ) -> Any:
-        """Start episodes in ``rows`` with the seeds ``given``, or drawn ones; return ``played``, like :meth:`_act`.
+        """Start episodes in ``rows`` with the seeds ``given``, or drawn ones; return ``outcome``, like :meth:`_act`.
 
-        If this is part of a step, ``played`` is the result of :meth:`_act` for the other rows.
+        If this is part of a step, ``outcome`` is the result of :meth:`_act` for the other rows.
         """
         raise NotImplementedError
 
@@ -179,16 +179,16 @@ class LocalVector(CheckedVector):
         """Return the observations of all rows, in new arrays."""
         raise NotImplementedError
 
-    def _infos(self, begun: Bools, played: Any, options: Options = None) -> VectorInfos:
+    def _infos(self, begun: Bools, outcome: Any, options: Options = None) -> VectorInfos:
         """Return the infos of a call in which the rows ``begun`` (a mask) have started an episode.
 
-        ``played`` is the result of :meth:`_act` or :meth:`_begin`.
+        ``outcome`` is the result of :meth:`_act` or :meth:`_begin`.
         """
         raise NotImplementedError
 
-    def _final(self, over: Bools, played: Any) -> dict[str, Any]:
+    def _final(self, over: Bools, outcome: Any) -> dict[str, Any]:
         """Return ``final_obs`` and ``final_info`` of the rows ``over`` (a mask), which this step resets.
 
-        ``played`` is the result of :meth:`_act`.
+        ``outcome`` is the result of :meth:`_act`.
         """
         raise NotImplementedError

@@ -157,7 +157,7 @@ class NativeVectorEnv(LocalVector):
             raise error
 
     def _begin(
-        self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None
+        self, rows: Rows, given: list[int | None] | None = None, options: Options = None, outcome: Any = None
     ) -> Any:
         seeds = self._record.draws.next(rows, given)
         if isinstance(options, list):
@@ -165,7 +165,7 @@ class NativeVectorEnv(LocalVector):
         else:
             self.begin(rows, seeds, options or {})
         self._record.begin(rows, seeds, self.opening_events)
-        return played
+        return outcome
 
     def _begin_apart(self, rows: Rows, seeds: NDArray[np.uint64], options: list[dict[str, Any]]) -> None:
         """Start episodes of rows with different options; rows with equal options share one call of :meth:`begin`."""
@@ -184,18 +184,18 @@ class NativeVectorEnv(LocalVector):
     def _observed(self) -> Any:
         return self.observe()
 
-    def _infos(self, begun: Bools, played: StepColumns | None, options: Options = None) -> VectorInfos:
+    def _infos(self, begun: Bools, outcome: StepColumns | None, options: Options = None) -> VectorInfos:
         record = self._record
-        if played is None:
+        if outcome is None:
             opened = ColumnStreams(self._opening, begun, record.seeds, options=jsonable(options))
             return _infos(opened, begun, begun, record.seq * begun)
-        streams = StreamRows(ColumnStreams(self._opening, begun, record.seeds, played), begun)
+        streams = StreamRows(ColumnStreams(self._opening, begun, record.seeds, outcome), begun)
         known = record.everyone
         return VectorInfos(stream=streams, _stream=known, seq=record.seq.copy(), _seq=known)
 
-    def _final(self, over: Bools, played: StepColumns) -> dict[str, Any]:
+    def _final(self, over: Bools, outcome: StepColumns) -> dict[str, Any]:
         record = self._record
-        ended = ColumnStreams(None, record.nobody, record.seeds, played, rows=over)
+        ended = ColumnStreams(None, record.nobody, record.seeds, outcome, rows=over)
         return {
             "final_obs": self.apart(self.observe(), over),
             "_final_obs": over.copy(),

@@ -127,9 +127,9 @@ class SyncVector(LocalVector, SyncVectorEnv):
         rows: Rows,
         given: list[int | None] | None = None,
         options: Options = None,
-        played: RowInfos | None = None,
+        outcome: RowInfos | None = None,
     ) -> RowInfos:
-        infos: RowInfos = [None] * self.num_envs if played is None else played
+        infos: RowInfos = [None] * self.num_envs if outcome is None else outcome
         seeds = dict(zip(rows.tolist(), self._seeds(rows, given), strict=True))
 
         def reset(row: int) -> Any:
@@ -162,13 +162,13 @@ class SyncVector(LocalVector, SyncVectorEnv):
     def _observed(self) -> Any:
         return _batch(self.single_observation_space, self._seen)
 
-    def _infos(self, begun: Bools, played: RowInfos, options: Options = None) -> VectorInfos:
-        return infos_of_rows(played)
+    def _infos(self, begun: Bools, outcome: RowInfos, options: Options = None) -> VectorInfos:
+        return infos_of_rows(outcome)
 
-    def _final(self, over: Bools, played: RowInfos) -> dict[str, Any]:
+    def _final(self, over: Bools, outcome: RowInfos) -> dict[str, Any]:
         final: RowInfos = [
             {"final_obs": seen, "final_info": info} if ended else None
-            for seen, info, ended in zip(self._seen, played, over.tolist(), strict=True)
+            for seen, info, ended in zip(self._seen, outcome, over.tolist(), strict=True)
         ]
         return infos_of_rows(final)
 
