@@ -100,8 +100,12 @@ def _write(atlas: Any, folder: Path) -> None:
 
 def _suite(name: str, args: argparse.Namespace) -> Any:
     """Return the suite that a word of the command line means, with the interpreter that has it."""
-    from envweave_gym.registry.in_suites import with_inside
-    from envweave_gym.suites.requirement_lists import check_requirements, name_of, without_credentials
+    from envweave_gym.suites.requirement_lists import (
+        check_requirements,
+        name_of,
+        with_inside,
+        without_credentials,
+    )
     from envweave_gym.suites.suite_files import known_suites
     from envweave_gym.suites.virtual_environments import interpreter_of
     from envweave_gym.testing.atlas.survey import Suite

@@ -8,11 +8,11 @@ from typing import Any
 
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.registry.in_suites import with_inside
 from envweave_gym.suites import virtual_environments
+from envweave_gym.suites.requirement_lists import check_python, check_requirements, relative_to
 from envweave_gym.suites.suite_files import (
     PROJECT_FILE,
-    Suite,
+    NamedSuite,
     add_suite,
     known_suites,
     project_file,
@@ -20,24 +20,15 @@ from envweave_gym.suites.suite_files import (
     suite_named,
     user_file,
 )
-from envweave_gym.suites.virtual_environments import Marker, acquire, find_installed, requested
+from envweave_gym.suites.virtual_environments import Marker, acquire, installed_folder
 
 
-def _wanted(suite: Suite) -> virtual_environments.Requested:
-    what = f"suite {suite.name!r}"
-    return requested(what, with_inside(suite.requirements), suite.python, suite.file.parent)
-
-
-def _folder_of(suite: Suite) -> Path | None:
+def _folder_of(suite: NamedSuite) -> Path | None:
     """Return the folder of a suite's environment, or ``None`` if it is not installed."""
     try:
-        found = find_installed(_wanted(suite))
+        return installed_folder(suite.venv_spec(f"suite {suite.name!r}"))
     except InvalidArgument:  # a path that is not there any more
         return None
-    if found is None:
-        return None
-    found.release()
-    return found.folder
 
 
 def list_suites(args: argparse.Namespace) -> int:
@@ -66,7 +57,7 @@ def list_suites(args: argparse.Namespace) -> int:
     return 0
 
 
-def _document(suite: Suite, folder: Path | None, marker: Marker | None) -> dict[str, Any]:
+def _document(suite: NamedSuite, folder: Path | None, marker: Marker | None) -> dict[str, Any]:
     return {
         "name": suite.name,
         "requirements": list(suite.requirements),
@@ -89,13 +80,19 @@ def _unnamed(folder: Path, marker: Marker) -> dict[str, Any]:
 def add(args: argparse.Namespace) -> int:
     """Install a suite, and write it into its file when that has worked."""
     if not args.requirements:
-        return _install(suite_named(args.name), refresh=args.replace)
+        return _add_known(args)
     file = (project_file() or Path.cwd() / PROJECT_FILE) if args.project else user_file()
-    given = virtual_environments.check_requirements(f"suite {args.name!r}", args.requirements)
-    suite = Suite(
+    what = f"suite {args.name!r}"
+    requirements = check_requirements(what, args.requirements)
+    python = check_python(what, args.python)
+    if args.project:  # which may lie elsewhere on another machine, with what is beside it
+        pairs = zip(args.requirements, requirements, strict=True)
+        requirements = tuple(_for_project(given, checked, file) for given, checked in pairs)
+        python = python and _for_project(args.python, python, file)
+    suite = NamedSuite(
         name=args.name,
-        requirements=given,
-        python=virtual_environments.check_python(f"suite {args.name!r}", args.python),
+        requirements=requirements,
+        python=python,
         ids=tuple(args.ids or ()),
         file=file,
     )
@@ -105,8 +102,24 @@ def add(args: argparse.Namespace) -> int:
     return code
 
 
-def _install(suite: Suite, *, refresh: bool) -> int:
-    environment = acquire(_wanted(suite), install=True, refresh=refresh)
+def _add_known(args: argparse.Namespace) -> int:
+    """Install the suite that a file names."""
+    options = {"--ids": args.ids, "--python": args.python, "--project": args.project}
+    if given := [option for option, value in options.items() if value]:
+        raise InvalidArgument(
+            f"suite {args.name!r}: {', '.join(given)} without requirements; give these too, or leave "
+            "the options out, to install the suite that a file names"
+        )
+    return _install(suite_named(args.name), refresh=args.replace)
+
+
+def _for_project(given: str, checked: str, file: Path) -> str:
+    """Return a requirement or interpreter for a project's file: a relative path stays relative, to the file."""
+    return checked if given.startswith(("/", "~")) else relative_to(file.parent, checked)
+
+
+def _install(suite: NamedSuite, *, refresh: bool) -> int:
+    environment = acquire(suite.venv_spec(f"suite {suite.name!r}"), install=True, refresh=refresh)
     print(f"suite {suite.name!r} is installed in {environment.folder}")
     environment.release()
     return 0

@@ -27,31 +27,29 @@ from envweave_gym.registry.make_call import (
 )
 from envweave_gym.registry.names import registered_id
 from envweave_gym.remote.served_environment import CALL_DEADLINE
-from envweave_gym.suites.requirement_lists import is_url, name_of
+from envweave_gym.suites.requirement_lists import is_url, name_of, with_inside
 from envweave_gym.suites.suite_env import streamed, suite_env
 from envweave_gym.suites.suite_files import free_name, suite_named, suite_of
 from envweave_gym.suites.suite_games import SuiteAEC, SuiteParallel
-from envweave_gym.suites.suite_session import Launch, ProcessSlot, SuiteSession
+from envweave_gym.suites.suite_session import Launch, SharedProcess, SuiteSession
 from envweave_gym.suites.suite_vector import SuiteVector
 from envweave_gym.suites.virtual_environments import (
     Marker,
-    Requested,
+    VenvSpec,
     acquire,
     add_command,
     marker_of,
-    requested,
+    venv_spec,
 )
 from envweave_gym.vector.row_groups import groups_of
 from envweave_gym.vector.singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import LaunchedAutoreset
 from envweave_gym.wrappers.scalar_rewards import is_scalar_reward
 
-INSIDE_REQUIREMENT = "msgspec>=0.18"
-"""Requirement of the code that runs in a suite's Python (``envweave_gym/suites/inside``)."""
 _STACK = ("on_fault", "reset_deadline", "reproducible")
 _SPEC_FIELDS = ("reward_threshold", "nondeterministic")
 _OF_VECTORS = ("autoreset", "group", "autoreset_mode", "vectorization_mode", "vector_kwargs")
-_MOST_PROCESSES = 256
+_MAX_PROCESSES = 256
 
 
 class _Parts(NamedTuple):
@@ -80,14 +78,12 @@ def make_in_suite(call: MakeCall) -> Any:
         raise not_for_ours(name)
     end_with_parent()
     kwargs = {**call.kwargs}
-    wanted, command, install = _suite(call.name, name, kwargs)
+    spec, command, install = _suite(call.name, name, kwargs)
     parts = _checked(call, name, kwargs)
-    environment = acquire(wanted, install=install, command=command)
+    environment = acquire(spec, install=install, command=command)
     try:  # the sessions take leases of their own meanwhile
         marker = marker_of(environment.folder)
-        launch = replace(
-            parts.launch, folder=environment.folder, distributions=_distributions(wanted, marker)
-        )
+        launch = replace(parts.launch, folder=environment.folder, distributions=_distributions(spec, marker))
         parts = parts._replace(launch=launch)
         return _single(call, parts) if call.num_envs is None else _vector(call, call.num_envs, parts)
     finally:
@@ -125,8 +121,8 @@ def _vector(call: MakeCall, num_envs: int, parts: _Parts) -> Any:
         make = partial(suite_env, launch, stack, parts.spec_of)
         return vector_of_singles(launch.name, make, num_envs, how, options, group)
     count = min(num_envs, parts.processes or max(2, os.cpu_count() or 1))
-    slots = [ProcessSlot() for _ in range(count)]
-    sessions = [SuiteSession(launch, slots[row % count]) for row in range(num_envs)]
+    processes = [SharedProcess() for _ in range(count)]
+    sessions = [SuiteSession(launch, processes[row % count]) for row in range(num_envs)]
     try:
         begun = [one.begin_open() for one in sessions]
         rows = [_row(session, number, parts) for session, number in zip(sessions, begun, strict=True)]
@@ -160,7 +156,9 @@ def _itself(row: Any) -> Any:
 
 def _checked(call: MakeCall, name: str, kwargs: dict[str, Any]) -> _Parts:
     """Divide the arguments that are left after :func:`_suite`; the launch has no folder yet."""
-    arguments = {**call.kwargs, "backend": "venv", "name": call.name}
+    # A spec may be sent to another machine, and consent to an install is for this one.
+    again = {key: value for key, value in call.kwargs.items() if key != "install"}
+    arguments = {**again, "backend": "venv", "name": call.name}
     deadline = kwargs.pop("call_deadline", CALL_DEADLINE)
     check_deadline(name, "call_deadline", deadline)
     stack: dict[str, Any] = {"on_fault": "truncate", "reproducible": False}
@@ -172,10 +170,10 @@ def _checked(call: MakeCall, name: str, kwargs: dict[str, Any]) -> _Parts:
     limit = step_limit(name, kwargs.pop("max_steps")) or -1 if "max_steps" in kwargs else None
     processes = kwargs.pop("processes", None)
     if processes is not None and (
-        call.num_envs is None or type(processes) is not int or not 1 <= processes <= _MOST_PROCESSES
+        call.num_envs is None or type(processes) is not int or not 1 <= processes <= _MAX_PROCESSES
     ):
         raise InvalidArgument(
-            f"{name}: processes={shown(processes)} is not a number of processes from 1 to {_MOST_PROCESSES} for "
+            f"{name}: processes={shown(processes)} is not a number of processes from 1 to {_MAX_PROCESSES} for "
             "the rows of a vector; give num_envs= too"
         )
     vector = {key: kwargs.pop(key) for key in _OF_VECTORS if key in kwargs}
@@ -183,8 +181,8 @@ def _checked(call: MakeCall, name: str, kwargs: dict[str, Any]) -> _Parts:
     return _Parts(launch, stack, processes, vector, partial(_spec, arguments))
 
 
-def _suite(full_name: str, name: str, kwargs: dict[str, Any]) -> tuple[Requested, str, bool]:
-    """Take the suite out of ``kwargs``; return its requirements, the command that installs it, and the consent."""
+def _suite(full_name: str, name: str, kwargs: dict[str, Any]) -> tuple[VenvSpec, str, bool]:
+    """Take the suite out of ``kwargs``; return its spec, the command that installs it, and the consent."""
     install = kwargs.pop("install", False)
     true_or_false(f"{name}: install", install)
     requirements, suite = kwargs.pop("requirements", None), kwargs.pop("suite", None)
@@ -192,10 +190,10 @@ def _suite(full_name: str, name: str, kwargs: dict[str, Any]) -> tuple[Requested
     if requirements is not None:
         if suite is not None:
             raise InvalidArgument(f"{name}: requirements= and suite= both say which suite; give one of them")
-        wanted = requested(name, with_inside(requirements), python)
-        own = wanted.requirements[:-1]
-        command = add_command(free_name(name_of(own[0])), own, wanted.python, "--ids", name)
-        return wanted, command, install
+        spec = venv_spec(name, with_inside(requirements), python)
+        own = spec.requirements[:-1]
+        command = add_command(free_name(name_of(own[0])), own, spec.python, "--ids", name)
+        return spec, command, install
     if python is not None:
         raise InvalidArgument(f"{name}: python= needs requirements=; a named suite has its own")
     try:
@@ -208,20 +206,12 @@ def _suite(full_name: str, name: str, kwargs: dict[str, Any]) -> tuple[Requested
             f"envweave suites add NAME REQUIREMENT --ids '{name}'"
         )
     what = f"{name} (suite {found.name!r} of {found.file})"
-    wanted = requested(what, with_inside(found.requirements), found.python, found.file.parent)
-    return wanted, f"envweave suites add {found.name}", install
+    return found.venv_spec(what), f"envweave suites add {found.name}", install
 
 
-def with_inside(requirements: Any) -> Any:
-    """Return the requirements of a suite, followed by that of the code that runs in it."""
-    if isinstance(requirements, list | tuple) and requirements:
-        return [*requirements, INSIDE_REQUIREMENT]
-    return requirements  # which are refused
-
-
-def _distributions(wanted: Requested, marker: Marker | None) -> tuple[str, ...]:
+def _distributions(spec: VenvSpec, marker: Marker | None) -> tuple[str, ...]:
     """Return the names of the packages that the suite was made for; the pins know those of paths and URLs."""
-    named = [name_of(one) for one in wanted.requirements if not (one.startswith("/") or is_url(one))]
+    named = [name_of(one) for one in spec.requirements if not (one.startswith("/") or is_url(one))]
     pins = () if marker is None else marker.pins
     of_urls = [name_of(pin) for pin in pins if " @ " in pin]
     return tuple(dict.fromkeys([*of_urls, *(one for one in named if one != "msgspec")]))

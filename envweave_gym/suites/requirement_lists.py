@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote
 
 from envweave_gym.core.faults import InvalidArgument, shown
 
+INSIDE_REQUIREMENT = "msgspec>=0.18"
+"""Requirement of the code that runs in a suite's Python (``envweave_gym/suites/inside``)."""
 _EXAMPLE = "such as 'nle==1.3.0', 'name @ https://…' or '/path/of/a/package'"
 _PYTHON = re.compile(r"[A-Za-z0-9_./~+@-][A-Za-z0-9_./~+@ -]*")
 _EXTRAS = re.compile(r"(?P<path>.+?)(?P<extras>\[[\w\s,.-]*\])?", re.DOTALL)
@@ -36,8 +38,11 @@ def check_requirements(what: str, requirements: Any, base: Path | None = None) -
     return tuple(_checked(what, one, base or Path.cwd()) for one in requirements)
 
 
-def check_python(what: str, python: Any) -> str | None:
-    """Return the request for an interpreter; raise ``InvalidArgument`` unless it is a version, a name or a path."""
+def check_python(what: str, python: Any, base: Path | None = None) -> str | None:
+    """Return the version, name or absolute path of an interpreter; raise ``InvalidArgument`` if it is none of these.
+
+    A relative path is relative to ``base``, by default the working directory.
+    """
     if python is None:
         return None
     if isinstance(python, os.PathLike):
@@ -47,7 +52,9 @@ def check_python(what: str, python: Any) -> str | None:
             f"{what}: python={shown(python)} is not an interpreter; give a version as a text, such as '3.10', "
             "or the path of one"
         )
-    return os.path.abspath(os.path.expanduser(python)) if "/" in python else python
+    if "/" not in python:
+        return python
+    return os.path.abspath((base or Path.cwd()) / os.path.expanduser(python))
 
 
 def _checked(what: str, given: Any, base: Path) -> str:
@@ -80,6 +87,27 @@ def _absolute(what: str, line: str, base: Path) -> str:
         raise InvalidArgument(f"{what}: there is no file or folder {path} of the requirement {shown(line)}")
     if path.is_dir() and not any((path / name).is_file() for name in ("pyproject.toml", "setup.py")):
         raise InvalidArgument(f"{what}: {path} is no package: it has neither pyproject.toml nor setup.py")
+    return f"{path}{found['extras'] or ''}"
+
+
+def with_inside(requirements: Any) -> Any:
+    """Return the requirements of a suite, followed by that of the code that runs in it."""
+    if isinstance(requirements, list | tuple) and requirements:
+        return [*requirements, INSIDE_REQUIREMENT]
+    return requirements  # which are refused
+
+
+def relative_to(folder: Path, requirement: str) -> str:
+    """Return an absolute path as one that is relative to ``folder``, for a file there; other requirements stay."""
+    if not requirement.startswith("/"):
+        return requirement
+    found = _EXTRAS.fullmatch(requirement)
+    assert found is not None
+    path = os.path.relpath(found["path"], folder)
+    if path in (".", ".."):
+        path = f"{path}/"
+    elif not path.startswith("../"):
+        path = f"./{path}"
     return f"{path}{found['extras'] or ''}"
 
 
@@ -116,7 +144,7 @@ def for_uv(requirement: str) -> str:
     return f"file://{quote(found['path'])}{found['extras'] or ''}"
 
 
-def stamp_of(requirements: Sequence[str]) -> str:
+def content_digest_of(requirements: Sequence[str]) -> str:
     """Return a digest of the local packages among the requirements, or an empty text if there is none.
 
     A folder is read as the names, sizes and times of its files, an archive as its bytes.

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envweave_gym.suites.suite_session import Launch, ProcessSlot, SuiteSession, check_travels
+from envweave_gym.suites.suite_session import Launch, SharedProcess, SuiteSession, check_sendable
 from envweave_gym.wrappers.gym_stream import LaunchedStream
 
 _RESULTS = 5
@@ -151,7 +151,7 @@ class SuiteStream(LaunchedStream):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode; the first one in another process begins with a seed."""
-        check_travels(self.name, options)
+        check_sendable(self.name, "reset(options=…)", options)
         inner: Any = self.unwrapped
         if not inner.goes_on:
             self._keeps_generator = False
@@ -168,14 +168,14 @@ def _stream_of(env: SuiteEnv, arguments: dict[str, Any]) -> SuiteStream:
 
 
 def suite_env(
-    launch: Launch, stack: dict[str, Any], spec_of: Any = None, slot: ProcessSlot | None = None
+    launch: Launch, stack: dict[str, Any], spec_of: Any = None, shared: SharedProcess | None = None
 ) -> SuiteStream:
     """Make an environment in its suite, with the stream around it.
 
     ``stack`` are arguments of the stream wrapper. ``spec_of`` is a function that returns the spec from the suite's
     description.
     """
-    session = SuiteSession(launch, slot)
+    session = SuiteSession(launch, shared)
     session.open()
     return streamed(session, stack, spec_of)
 

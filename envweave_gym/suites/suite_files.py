@@ -19,7 +19,8 @@ import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, nearest, shown
 from envweave_gym.os_support.file_lock import file_lock, user_folder
-from envweave_gym.suites.virtual_environments import Requested, requested
+from envweave_gym.suites.requirement_lists import with_inside
+from envweave_gym.suites.virtual_environments import VenvSpec, venv_spec
 
 PROJECT_FILE = "envweave.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -27,7 +28,7 @@ _HEADER = re.compile(r"\s*\[")
 _FIELDS = ("requirements", "python", "ids")
 
 
-class Suite(msgspec.Struct, frozen=True, kw_only=True):
+class NamedSuite(msgspec.Struct, frozen=True, kw_only=True):
     """A named suite and the file that it comes from."""
 
     name: str
@@ -37,9 +38,9 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of IDs, such as ``NetHack*``, that are made in this suite without being asked to."""
     file: Path
 
-    def wanted(self, what: str) -> Requested:
-        """Return the checked requirements; relative paths are relative to the file."""
-        return requested(what, self.requirements, self.python, self.file.parent)
+    def venv_spec(self, what: str) -> VenvSpec:
+        """Return the spec of its virtual environment; relative paths are relative to the file."""
+        return venv_spec(what, with_inside(self.requirements), self.python, self.file.parent)
 
 
 def user_file() -> Path:
@@ -69,13 +70,13 @@ def _is_own(path: Path) -> bool:
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def known_suites() -> dict[str, Suite]:
+def known_suites() -> dict[str, NamedSuite]:
     """Return all suites by name; those of the project replace the user's of the same name."""
     project = project_file()
     return {**_suites_in(user_file()), **({} if project is None else _suites_in(project))}
 
 
-def suite_named(name: Any) -> Suite:
+def suite_named(name: Any) -> NamedSuite:
     """Return the suite with a name; raise ``InvalidArgument`` if there is none."""
     known = known_suites()
     if not isinstance(name, str) or name not in known:
@@ -87,7 +88,7 @@ def suite_named(name: Any) -> Suite:
     return known[name]
 
 
-def suite_of(env_id: str) -> Suite | None:
+def suite_of(env_id: str) -> NamedSuite | None:
     """Return the suite whose patterns match an ID; raise ``InvalidArgument`` if several do."""
     bare = env_id.rpartition(":")[2]
     fitting = [one for one in known_suites().values() if any(fnmatchcase(bare, ids) for ids in one.ids)]
@@ -107,7 +108,7 @@ def free_name(name: str) -> str:
     return free
 
 
-def _suites_in(file: Path) -> dict[str, Suite]:
+def _suites_in(file: Path) -> dict[str, NamedSuite]:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("suites", {})
     except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +122,7 @@ def _suites_in(file: Path) -> dict[str, Suite]:
     return {name: _suite(file, name, table) for name, table in tables.items()}
 
 
-def _suite(file: Path, name: str, table: Any) -> Suite:
+def _suite(file: Path, name: str, table: Any) -> NamedSuite:
     where = f"{file}: [suites.{name}]"
     if not isinstance(table, dict):
         raise InvalidArgument(f"{where} is no table; give it requirements = [...]")
@@ -141,13 +142,13 @@ def _suite(file: Path, name: str, table: Any) -> Suite:
     python = table.get("python")
     if not isinstance(python, str | None):
         raise InvalidArgument(f"{where}: python={shown(python)} is not a version as a text, such as '3.10'")
-    return Suite(name=name, requirements=tuple(lists[0]), python=python, ids=tuple(lists[1]), file=file)
+    return NamedSuite(name=name, requirements=tuple(lists[0]), python=python, ids=tuple(lists[1]), file=file)
 
 
 # Changes
 
 
-def add_suite(suite: Suite, *, replace: bool = False, check_only: bool = False) -> None:
+def add_suite(suite: NamedSuite, *, replace: bool = False, check_only: bool = False) -> None:
     """Write a suite at the end of its file; raise ``InvalidArgument`` if there is one, unless ``replace``.
 
     With ``check_only`` nothing is written.
@@ -168,7 +169,7 @@ def add_suite(suite: Suite, *, replace: bool = False, check_only: bool = False) 
     _change(suite.file, suite.name, change, _plain(suite), check_only=check_only)
 
 
-def remove_suite(suite: Suite) -> None:
+def remove_suite(suite: NamedSuite) -> None:
     """Remove a suite's table from its file, and nothing else."""
     _change(suite.file, suite.name, lambda text, present: _without(text, suite.name), None)
 
@@ -214,7 +215,7 @@ def _replace_file(target: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _plain(suite: Suite) -> dict[str, Any]:
+def _plain(suite: NamedSuite) -> dict[str, Any]:
     plain: dict[str, Any] = {"requirements": list(suite.requirements)}
     if suite.python is not None:
         plain["python"] = suite.python
@@ -223,7 +224,7 @@ def _plain(suite: Suite) -> dict[str, Any]:
     return plain
 
 
-def _table_of(suite: Suite) -> str:
+def _table_of(suite: NamedSuite) -> str:
     lines = [f"{key} = {_toml(value)}" for key, value in _plain(suite).items()]
     return "\n".join([f"[suites.{suite.name}]", *lines]) + "\n"
 

@@ -21,7 +21,7 @@ from envweave_gym.core.seeding import Seeds
 from envweave_gym.episode.stream import Stream
 from envweave_gym.remote.games import RemoteAEC, RemoteGame, RemoteParallel
 from envweave_gym.remote.served_environment import FAULTS
-from envweave_gym.suites.suite_session import Launch, SuiteSession, check_travels
+from envweave_gym.suites.suite_session import Launch, SuiteSession, check_sendable
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
 from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
@@ -127,7 +127,7 @@ class _Address(NamedTuple):
     url: str
 
 
-class HostedGame:
+class SuiteGameSession:
     """The session of a game in a suite, with the methods that :class:`RemoteGame` calls of a server's.
 
     A lost session is abandoned: the next reset makes the game in another process, and sends a seed.
@@ -313,7 +313,7 @@ class _SuiteGame(RemoteGame):
         check_reproducible(launch.name, reproducible)
         self._again = launch, on_fault, reset_deadline, reproducible
         session = session or SuiteSession(launch)
-        self._served: Any = HostedGame(
+        self._served: Any = SuiteGameSession(
             launch,
             self._api,
             truncates=on_fault == "truncate",
@@ -327,7 +327,7 @@ class _SuiteGame(RemoteGame):
         self._prepare(launch.kwargs.get("render_mode"))
 
     def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        check_travels(self.name, options)
+        check_sendable(self.name, "reset(options=…)", options)
         return super()._start(seed, options)
 
     @staticmethod

@@ -17,8 +17,8 @@ from envweave_gym.core.faults import (
     NotAvailable,
     ResetNeeded,
     SessionLost,
+    shown,
 )
-from envweave_gym.remote.descriptions import create_message
 from envweave_gym.suites.inside import codec
 from envweave_gym.suites.suite_process import SuiteProcess
 from envweave_gym.suites.virtual_environments import VirtualEnvironment, lease_of
@@ -50,15 +50,15 @@ class Launch:
     call_deadline: float = 60.0
 
 
-class ProcessSlot:
-    """Place of one process that several environments share; a process that has ended is replaced."""
+class SharedProcess:
+    """Holder of one process that several environments share; a process that has ended is replaced."""
 
     def __init__(self) -> None:
         self._lock, self._users = threading.Lock(), 0
         self._process: SuiteProcess | None = None
 
     def __reduce__(self) -> Any:
-        return ProcessSlot, ()
+        return SharedProcess, ()
 
     def take(self, environment: VirtualEnvironment, name: str) -> SuiteProcess:
         """Return the running process for one more user, or start one."""
@@ -83,11 +83,12 @@ class ProcessSlot:
 class SuiteSession:
     """One environment in a process of its suite, made when it is first needed, and again after a loss."""
 
-    def __init__(self, launch: Launch, slot: ProcessSlot | None = None) -> None:
-        """``slot`` is shared by environments that share a process."""
+    def __init__(self, launch: Launch, shared: SharedProcess | None = None) -> None:
+        """``shared`` is given to environments that share a process."""
         self.launch = launch
-        create_message(launch.name, launch.env_id, "", dict(launch.kwargs))  # refuse what cannot be sent
-        self._slot = slot or ProcessSlot()
+        for argument, value in launch.kwargs.items():
+            check_sendable(launch.name, f"{argument}={shown(value)}", value)
+        self._shared = shared or SharedProcess()
         self._environment: VirtualEnvironment | None = None
         self._process: SuiteProcess | None = None
         self._handle = 0
@@ -111,7 +112,7 @@ class SuiteSession:
         if self._environment is None or self._environment.lock < 0:
             self._environment = lease_of(self.launch.folder, self.launch.name)
         self._drop()
-        self._process = self._slot.take(self._environment, self.launch.name)
+        self._process = self._shared.take(self._environment, self.launch.name)
         self._handle = self._process.new_handle()
         return self._process
 
@@ -193,30 +194,30 @@ class SuiteSession:
     def _drop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            self._slot.give_back(process)
+            self._shared.give_back(process)
 
     def __reduce__(self) -> Any:
         described = self._description and {k: v for k, v in self._description.items() if k != "built"}
-        return _session_of, (self.launch, self._slot, described)
+        return _session_of, (self.launch, self._shared, described)
 
 
-def _session_of(launch: Launch, slot: ProcessSlot, description: dict[str, Any] | None) -> SuiteSession:
-    session = SuiteSession(launch, slot)
+def _session_of(launch: Launch, shared: SharedProcess, description: dict[str, Any] | None) -> SuiteSession:
+    session = SuiteSession(launch, shared)
     session._description = description
     return session
 
 
-def check_travels(name: str, options: Any) -> None:
-    """Raise ``InvalidArgument`` for reset options that cannot be sent to another process."""
+def check_sendable(name: str, argument: str, value: Any) -> None:
+    """Raise ``InvalidArgument`` for the value of an argument that cannot be sent to a suite's process."""
     try:
-        packed = exact("dict", options)
+        packed = exact("value", value)
     except (TypeError, ValueError, RecursionError, NotAvailable) as error:
-        raise InvalidArgument(f"{name}: reset(options=…) cannot be sent to its suite: {error}") from error
+        raise InvalidArgument(f"{name}: {argument} cannot be sent to its suite: {error}") from error
     try:
         codec.decode(codec.encode(packed))
     except (TypeError, ValueError, RecursionError) as error:
         # Dates and dataclasses travel between processes of this package, and the code in the suite cannot read them.
         raise InvalidArgument(
-            f"{name}: reset(options=…) cannot be sent to its suite: give numbers, texts, arrays, or lists, tuples, "
+            f"{name}: {argument} cannot be sent to its suite: give numbers, texts, arrays, or lists, tuples, "
             "sets and dicts of these"
         ) from error

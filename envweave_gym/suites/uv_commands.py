@@ -1,7 +1,8 @@
 """Runs ``uv``: finds interpreters, resolves requirements to pins, makes virtual environments and installs into them.
 
-Each command runs in the cache folder, where an empty ``uv.toml`` ends uv's search for a project's settings: pins of
-the project that trains must not decide the versions of a suite. The user's own settings (indexes, mirrors) hold.
+Pins depend on the requirements, the Python and the index alone. So each command runs in the cache folder, where an
+empty ``uv.toml`` ends uv's search for a project's settings, and gets only those variables of uv that say where
+packages come from. The user's own settings file holds, but for the two that choose among versions.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from envweave_gym.core.faults import MissingExtra, NotAvailable
 TIMEOUT_S = 3600.0
 """Longest time of one command of uv; large packages may be downloaded in it, or built."""
 _LONGEST_REASON_CHARS = 600
-_OF_THE_OWNER = {
-    *("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_PROJECT", "UV_PYTHON"),
-    *("UV_PROJECT_ENVIRONMENT", "UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_WORKING_DIRECTORY"),
-    *("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT"),
-}
-"""Variables that would let the owner's project decide what a suite gets, or where it is installed."""
+_KEPT = re.compile(
+    r"UV_(INDEX|DEFAULT_INDEX|EXTRA_INDEX|NO_INDEX|FIND_LINKS|OFFLINE|CONFIG_FILE|NO_CONFIG|CACHE_DIR|NO_CACHE"
+    r"|KEYRING_PROVIDER|CREDENTIALS_DIR|NATIVE_TLS|SYSTEM_CERTS|INSECURE_HOST|HTTPS?|NO_PROXY|REQUEST_TIMEOUT|CONCURRENT"
+    r"|LINK_MODE|GITHUB_TOKEN|(PYTHON|PYPY)_(INSTALL_MIRROR|INSTALL_DIR|CACHE_DIR|DOWNLOADS))(_.*)?"
+)
+"""Variables of uv about indexes, proxies, certificates, caches and downloads; no other variable of uv is passed on."""
+_OF_THE_OWNER = {"VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT"}
+"""Variables about the owner's Python."""
+_CHOICE = ("--resolution", "highest", "--prerelease", "if-necessary-or-explicit")
+"""Defaults of uv, given so that no settings file replaces them."""
 _OF_FOLDER = re.compile(r" @ file://(?P<path>[^;#]+?)(?=\s*;|\s*$)")
 _BOX_DRAWING = re.compile(r"\x1b\[[\d;]*m|[\u2500-\u257f\u25b6\u00d7]")
 
@@ -70,7 +75,17 @@ class Uv:
 
     def resolve(self, requirements: Sequence[str], interpreter: str) -> list[str]:
         """Return the pins, one for each package, that satisfy the requirements together."""
-        words = ["pip", "compile", "--quiet", "-", "--python", interpreter, "--no-header", "--no-annotate"]
+        words = [
+            "pip",
+            "compile",
+            "--quiet",
+            "-",
+            "--python",
+            interpreter,
+            "--no-header",
+            "--no-annotate",
+            *_CHOICE,
+        ]
         pins = self._run("resolve", words, "\n".join(requirements) + "\n")
         return [line.strip() for line in pins.splitlines() if line.strip() and not line.startswith("#")]
 
@@ -118,7 +133,7 @@ class Uv:
             process = subprocess.Popen(
                 [*self._program, *words, "--color", "never", "--no-progress"],
                 cwd=self._folder,
-                env={key: value for key, value in os.environ.items() if key not in _OF_THE_OWNER},
+                env=_environ(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -143,6 +158,15 @@ class Uv:
                 f"{self._what}: uv cannot {verb} it: {reason_in(complaint, process.returncode)}"
             )
         return out
+
+
+def _environ() -> dict[str, str]:
+    """Return the variables for uv: those of this process without what would decide the versions of a suite."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key not in _OF_THE_OWNER and (not key.startswith("UV_") or _KEPT.fullmatch(key))
+    }
 
 
 def uv_program(what: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 A *resolution* is a file that maps requirements as they were given to the environment that satisfies them, so that
 uv resolves them once. An environment is complete when its marker file stands. The lock file beside it is locked
-exclusively by the process that makes or removes the environment, and shared by all that use it: these are leases.
+exclusively by the process that makes or removes the environment, and shared by all that use it: these are *leases*.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 import msgspec
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.suites import lease
+from envweave_gym.os_support.file_lock import file_lock, shared_lock, try_lock, unlock
 from envweave_gym.suites.requirement_lists import (
     check_python,
     check_requirements,
+    content_digest_of,
     for_uv,
     name_of,
-    stamp_of,
     without_credentials,
 )
 from envweave_gym.suites.uv_commands import Uv, uv_program
@@ -53,45 +53,49 @@ class Marker(msgspec.Struct, frozen=True):
     pins: tuple[str, ...]
     python: str
     """Version of its Python."""
-    request: str
-    """Digest of requirements and interpreter without the content of local packages."""
+    key_without_content: str
+    """That of the :class:`VenvSpec` that it was made for."""
 
 
 class _Resolution(msgspec.Struct, frozen=True):
     environment: str
 
 
-class Requested(msgspec.Struct, frozen=True):
-    """Checked requirements and interpreter, with their digests, which are computed once."""
+class VenvSpec(msgspec.Struct, frozen=True):
+    """Checked requirements and interpreter of a virtual environment."""
 
     what: str
     """Name in errors: whose environment it is."""
     requirements: tuple[str, ...]
     python: str | None
-    stamp: str
+    content: str
     """Digest of the content of local packages, or an empty text."""
 
     @property
-    def request(self) -> str:
-        """Digest of what was given; without ``python`` of this Python's version, whichever environment it runs in."""
+    def key_without_content(self) -> str:
+        """Digest of requirements and interpreter, without the content of local packages.
+
+        The interpreter is ``python``, or else the version of this one, whichever environment it runs in.
+        """
         interpreter = self.python or f"{platform.python_implementation()} {platform.python_version()}"
         return _digest([sorted(self.requirements), interpreter])
 
     @property
     def key(self) -> str:
-        """Name of the resolution's file."""
-        return f"{self.request}-{self.stamp}" if self.stamp else self.request
+        """Name of the resolution's file: a digest of requirements, interpreter and content."""
+        whole = self.key_without_content
+        return f"{whole}-{self.content}" if self.content else whole
 
 
-def requested(
+def venv_spec(
     what: str, requirements: Sequence[str], python: str | None = None, base: Path | None = None
-) -> Requested:
+) -> VenvSpec:
     """Check requirements and interpreter, and read the local packages among them.
 
     Relative paths are relative to ``base``, by default the working directory.
     """
     lines = check_requirements(what, requirements, base)
-    return Requested(what, lines, check_python(what, python), stamp_of(lines))
+    return VenvSpec(what, lines, check_python(what, python, base), content_digest_of(lines))
 
 
 class VirtualEnvironment:
@@ -107,13 +111,13 @@ class VirtualEnvironment:
         return self.folder / "bin" / "python"
 
     def release(self) -> None:
-        """End this object's lease."""
+        """End this object's lease; child processes that have inherited it keep theirs."""
         if self.lock >= 0:
             lock, self.lock = self.lock, -1
-            lease.release(lock)
+            os.close(lock)
 
 
-_for_ever: dict[Path, VirtualEnvironment] = {}
+_held_until_exit: dict[Path, VirtualEnvironment] = {}
 """Environments whose interpreters :func:`interpreter_of` has returned, held until this process ends."""
 
 
@@ -134,39 +138,39 @@ def interpreter_of(
     ``NotAvailable``, which says that ``what`` needs it and which ``command`` makes it. The environment is held in use
     until this process ends; a child process holds it longer if it inherits a lease (:func:`acquire`).
     """
-    environment = acquire(requested(what, requirements, python), install=install, command=command)
-    if _for_ever.setdefault(environment.folder, environment) is not environment:
+    environment = acquire(venv_spec(what, requirements, python), install=install, command=command)
+    if _held_until_exit.setdefault(environment.folder, environment) is not environment:
         environment.release()
     return environment.python
 
 
 def acquire(
-    wanted: Requested, *, install: bool = False, command: str | None = None, refresh: bool = False
+    spec: VenvSpec, *, install: bool = False, command: str | None = None, refresh: bool = False
 ) -> VirtualEnvironment:
     """Return a lease of the environment that has the requirements, as :func:`interpreter_of` does.
 
     With ``refresh`` the requirements are resolved again, so that those without a version get newer ones.
     """
-    with _readable(wanted.what):
-        if not refresh and (found := _find(wanted)) is not None:
+    with _cache_errors_explained(spec.what):
+        if not refresh and (found := _find(spec)) is not None:
             return found
         if not (install or os.environ.get(CONSENT, "").strip().lower() in ("1", "true", "yes")):
-            raise _needs_consent(wanted, command)
+            raise _needs_consent(spec, command)
         for _ in range(_TRIES):
-            _install(wanted, refresh)
-            if (found := _find(wanted)) is not None:
+            _install(spec, refresh)
+            if (found := _find(spec)) is not None:
                 return found
             refresh = False
     raise NotAvailable(
-        f"{wanted.what}: its virtual environment was removed {_TRIES} times while it was made; end the other "
+        f"{spec.what}: its virtual environment was removed {_TRIES} times while it was made; end the other "
         "'envweave suites sweep', and try again"
     )
 
 
 def lease_of(folder: Path, what: str) -> VirtualEnvironment:
     """Return a lease of an environment in the cache; raise ``NotAvailable`` if it was removed."""
-    with _readable(what):
-        found = _leased(folder, _LEASE_TIMEOUT_S)
+    with _cache_errors_explained(what):
+        found = _leased(folder, _LEASE_TIMEOUT_S, what)
     if found is None:
         raise NotAvailable(
             f"{what}: its virtual environment {folder} was removed; make the environment again"
@@ -176,30 +180,31 @@ def lease_of(folder: Path, what: str) -> VirtualEnvironment:
 
 def is_installed(requirements: Sequence[str], *, python: str | None = None) -> bool:
     """Return whether :func:`interpreter_of` would find an environment without an install."""
-    found = find_installed(requested("this environment", requirements, python))
-    if found is not None:
-        found.release()
-    return found is not None
+    return installed_folder(venv_spec("this environment", requirements, python)) is not None
 
 
-def find_installed(wanted: Requested) -> VirtualEnvironment | None:
-    """Return a lease of the environment that has the requirements, or ``None`` if there is none."""
-    with _readable(wanted.what):
-        return _find(wanted)
+def installed_folder(spec: VenvSpec) -> Path | None:
+    """Return the folder of the environment that has the requirements, or ``None`` if there is none.
+
+    This takes no lease and is no use of the environment, which the age for the sweep counts from.
+    """
+    with _cache_errors_explained(spec.what):
+        folder = _resolved(spec)
+        return None if folder is None or marker_of(folder) is None else folder
 
 
-def _needs_consent(wanted: Requested, command: str | None) -> NotAvailable:
-    lines = wanted.requirements
-    command = command or add_command(name_of(lines[0]), lines, wanted.python)
+def _needs_consent(spec: VenvSpec, command: str | None) -> NotAvailable:
+    lines = spec.requirements
+    command = command or add_command(name_of(lines[0]), lines, spec.python)
     return NotAvailable(
-        f"{wanted.what} needs {_listed(wanted)} in a virtual environment of its own, which is not made yet: give "
+        f"{spec.what} needs {_listed(spec)} in a virtual environment of its own, which is not made yet: give "
         f"install=True, or set {CONSENT}=1, or run: {command}"
     )
 
 
-def _listed(wanted: Requested) -> str:
+def _listed(spec: VenvSpec) -> str:
     """Return the requirements for a message, without user names and passwords in URLs."""
-    return ", ".join(map(without_credentials, wanted.requirements))
+    return ", ".join(map(without_credentials, spec.requirements))
 
 
 def add_command(name: str, requirements: Sequence[str], python: str | None, *options: str) -> str:
@@ -236,7 +241,7 @@ def _digest(value: object) -> str:
 
 
 @contextmanager
-def _readable(what: str) -> Generator[None]:
+def _cache_errors_explained(what: str) -> Generator[None]:
     """Turn an ``OSError`` about the cache's folder into one sentence."""
     try:
         yield
@@ -247,21 +252,29 @@ def _readable(what: str) -> Generator[None]:
         ) from error
 
 
-def _find(wanted: Requested) -> VirtualEnvironment | None:
+def _find(spec: VenvSpec) -> VirtualEnvironment | None:
     """Return a lease of the complete environment that the resolution names, or ``None``."""
+    folder = _resolved(spec)
+    return None if folder is None else _leased(folder, _LEASE_TIMEOUT_S, spec.what)
+
+
+def _resolved(spec: VenvSpec) -> Path | None:
+    """Return the folder that the resolution names, or ``None`` without a resolution."""
     try:
-        known = msgspec.json.decode(_resolution_file(wanted.key).read_bytes(), type=_Resolution)
+        known = msgspec.json.decode(_resolution_file(spec.key).read_bytes(), type=_Resolution)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None
-    return _leased(_environment(known.environment), _LEASE_TIMEOUT_S)
+    return _environment(known.environment)
 
 
-def _leased(folder: Path, timeout_s: float) -> VirtualEnvironment | None:
-    lock = lease.take_lease(_lock_of(folder), timeout_s)
+def _leased(folder: Path, timeout_s: float, what: str) -> VirtualEnvironment | None:
+    """Return a lease of a complete environment, which counts as a use of it, or ``None`` if there is none."""
+    does = f"installs or removes the virtual environment of {what}"
+    lock = shared_lock(_lock_of(folder), timeout_s, holder_does=does)
     if lock is None:
         return None
     if marker_of(folder) is None:
-        lease.release(lock)
+        os.close(lock)
         return None
     with suppress(OSError):  # a cache that this user may only read
         os.utime(folder / _MARKER)  # the time of its last use
@@ -277,46 +290,58 @@ def marker_of(folder: Path) -> Marker | None:
     return marker if (folder / "bin" / "python").exists() else None
 
 
-def _install(wanted: Requested, refresh: bool) -> None:
+def _install(spec: VenvSpec, refresh: bool) -> None:
     """Resolve the requirements, make their environment unless it exists, and write the resolution.
 
     Whatever is interrupted leaves no environment: without its marker a folder is never used, and removed.
     """
-    uv_program(wanted.what)
+    uv_program(spec.what)
     root = cache_folder()
     for part in ("environments", "resolutions"):
         (root / part).mkdir(parents=True, exist_ok=True)
     (root / "uv.toml").touch()
-    resolution = _resolution_file(wanted.key)
-    with lease.exclusive_while_making(resolution.with_suffix(".lock"), _INSTALL_TIMEOUT_S) as lock:
-        if not refresh and (found := _find(wanted)) is not None:  # another process was faster
+    resolution = _resolution_file(spec.key)
+    with _install_lock(resolution.with_suffix(".lock"), spec) as lock:
+        if not refresh and (found := _find(spec)) is not None:  # another process was faster
             found.release()
             return
-        version = wanted.python or f"{sys.version_info.major}.{sys.version_info.minor}"
-        print(f"envweave: installing {_listed(wanted)} (Python {version})", file=sys.stderr, flush=True)
-        uv = Uv(root, wanted.what, lock)
-        interpreter, version = uv.interpreter(wanted.python)
-        pins = uv.resolve([for_uv(one) for one in wanted.requirements], interpreter)
-        key = _digest([pins, version, wanted.stamp])
-        _make(wanted, _environment(key), interpreter, version, pins)
+        version = spec.python or f"{sys.version_info.major}.{sys.version_info.minor}"
+        print(f"envweave: installing {_listed(spec)} (Python {version})", file=sys.stderr, flush=True)
+        uv = Uv(root, spec.what, lock)
+        interpreter, version = uv.interpreter(spec.python)
+        pins = uv.resolve([for_uv(one) for one in spec.requirements], interpreter)
+        key = _digest([pins, version, spec.content])
+        _make(spec, _environment(key), interpreter, version, pins)
         _write(resolution, _Resolution(key))
-    failed = _remove_replaced(wanted, key)
+    failed = _remove_replaced(spec, key)
     sweep(UNUSED_DAYS, failed)
     for reason in failed:  # the environment is there, whatever of others cannot be removed
         print(f"envweave: {reason}", file=sys.stderr, flush=True)
 
 
-def _make(wanted: Requested, folder: Path, interpreter: str, version: str, pins: list[str]) -> None:
-    if (found := _leased(folder, _INSTALL_TIMEOUT_S)) is not None:  # it exists, for other requirements
+@contextmanager
+def _install_lock(path: Path, spec: VenvSpec) -> Generator[int]:
+    """Hold the lock of an install in the block, and remove its file at the end."""
+    with file_lock(path, _INSTALL_TIMEOUT_S, holder_does=f"installs {_listed(spec)}") as lock:
+        try:
+            yield lock
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _make(spec: VenvSpec, folder: Path, interpreter: str, version: str, pins: list[str]) -> None:
+    found = _leased(folder, _INSTALL_TIMEOUT_S, spec.what)
+    if found is not None:  # it exists, for other requirements
         found.release()
         return
-    with lease.exclusive(_lock_of(folder), _INSTALL_TIMEOUT_S) as lock:
+    does = f"installs {_listed(spec)}"
+    with file_lock(_lock_of(folder), _INSTALL_TIMEOUT_S, holder_does=does) as lock:
         if marker_of(folder) is not None:
             return
         try:
             _remove_tree(folder)
-            Uv(cache_folder(), wanted.what, lock).make(folder, interpreter, pins)
-            marker = Marker(wanted.requirements, tuple(pins), version, wanted.request)
+            Uv(cache_folder(), spec.what, lock).make(folder, interpreter, pins)
+            marker = Marker(spec.requirements, tuple(pins), version, spec.key_without_content)
             _write(folder / _MARKER, marker)
         except BaseException:
             _remove_tree(folder)
@@ -333,14 +358,14 @@ def _write(path: Path, value: object) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _remove_replaced(wanted: Requested, key: str) -> list[str]:
+def _remove_replaced(spec: VenvSpec, key: str) -> list[str]:
     """Remove the environments of earlier contents of the same local packages, unless they are in use.
 
     Return why some cannot be removed.
     """
     failed: list[str] = []
-    for folder, marker in installed() if wanted.stamp else ():
-        if marker.request == wanted.request and folder.name != key:
+    for folder, marker in installed() if spec.content else ():
+        if marker.key_without_content == spec.key_without_content and folder.name != key:
             with _collected(failed, folder):
                 remove_unused(folder)
     return failed
@@ -360,7 +385,7 @@ def installed() -> list[tuple[Path, Marker]]:
 
 def remove_unused(folder: Path) -> bool:
     """Remove an environment and its resolutions unless a process uses it; return whether it was removed."""
-    lock = lease.try_exclusive(_lock_of(folder))
+    lock = try_lock(_lock_of(folder))
     if lock is None:
         return False
     try:
@@ -370,15 +395,15 @@ def remove_unused(folder: Path) -> bool:
         _remove_tree(folder)
         _lock_of(folder).unlink(missing_ok=True)
     finally:
-        lease.unlock(lock)
+        unlock(lock)
     return True
 
 
 def is_in_use(folder: Path) -> bool:
     """Return whether a process holds a lease of the environment."""
-    lock = lease.try_exclusive(_lock_of(folder))
+    lock = try_lock(_lock_of(folder))
     if lock is not None:
-        lease.unlock(lock)
+        unlock(lock)
     return lock is None
 
 
@@ -435,9 +460,9 @@ def _sweep_resolutions() -> None:
     """Remove resolutions of environments that are gone, and locks and drafts of killed processes."""
     folder = cache_folder() / "resolutions"
     for file in list(folder.glob("*.lock")):
-        if (lock := lease.try_exclusive(file)) is not None:
+        if (lock := try_lock(file)) is not None:
             file.unlink(missing_ok=True)
-            lease.unlock(lock)
+            unlock(lock)
     for file in list(folder.glob(".*")):
         with suppress(FileNotFoundError):  # its process goes on
             if time.time() - file.stat().st_mtime > _DAY_S:

@@ -25,7 +25,7 @@ class RunLock:
         self._lock: int | None = None
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self._lock = self._taken()
+            self._lock = try_lock(self._path)
             if self._lock is not None:
                 os.ftruncate(self._lock, 0)
                 os.write(self._lock, f"{os.getpid()}\n".encode())
@@ -40,19 +40,6 @@ class RunLock:
                 f"another run{self._owner()} writes to {folder}; wait for its end, or give another --run"
             )
         in_forked_child(self, RunLock._forget)
-
-    def _taken(self) -> int | None:
-        """Return the descriptor of the lock, ``None`` if another run has it."""
-        while (lock := try_lock(self._path)) is not None:
-            if self._is_at_path(lock):
-                return lock
-            unlock(lock)  # that run has ended since, and has removed the file
-        return None
-
-    def _is_at_path(self, lock: int) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(lock), self._path.stat())
-        return False
 
     def _owner(self) -> str:
         with contextlib.suppress(OSError, ValueError):

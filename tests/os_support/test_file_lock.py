@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.os_support.file_lock import create_lock_file, file_lock, try_lock, unlock, user_folder
+from envweave_gym.os_support import file_lock as module
+from envweave_gym.os_support.file_lock import (
+    create_lock_file,
+    file_lock,
+    shared_lock,
+    try_lock,
+    unlock,
+    user_folder,
+)
 
 
 @pytest.fixture
@@ -57,6 +65,44 @@ def test_a_lock_is_held_once(tmp_path: Path) -> None:
     again = try_lock(path)
     assert again is not None
     unlock(again)
+
+
+def test_users_share_a_lock_which_ends_with_the_last_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "one.lock"
+    assert shared_lock(path, 0.05) is None
+    assert not path.exists()
+    path.touch()
+    first, second = shared_lock(path, 1), shared_lock(path, 1)
+    assert first is not None
+    assert second is not None
+    os.close(first)
+    assert try_lock(path) is None
+    os.close(second)
+    with file_lock(path, 0.05) as lock:
+        assert os.path.samestat(os.fstat(lock), path.stat())
+        with pytest.raises(NotAvailable, match="has held"):
+            shared_lock(path, 0.05)
+
+
+def test_the_lock_on_a_removed_file_is_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "one.lock"
+    with file_lock(path):
+        path.unlink()
+        with file_lock(path, 0.05):
+            assert try_lock(path) is None
+
+
+def test_a_wait_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_SILENCE_S", 0.02)
+    path = tmp_path / "one.lock"
+    with file_lock(path):
+        for does in ("", "does a thing"):
+            with pytest.raises(NotAvailable), file_lock(path, 0.3, holder_does=does):
+                pass
+    line = f"envweave: waiting for another process, which does a thing and holds {path}\n"
+    assert capfd.readouterr().err == line
 
 
 def test_a_lock_file_for_readers_has_its_mode_whatever_the_umask(tmp_path: Path) -> None:

@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_wheels import toy_wheel
+from toy_wheels import package_folder, toy_wheel
 
 import envweave_gym
 from envweave_gym.cli import main
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.suites.suite_files import Suite, add_suite, known_suites, remove_suite, suite_of, user_file
+from envweave_gym.suites.requirement_lists import relative_to
+from envweave_gym.suites.suite_files import (
+    NamedSuite,
+    add_suite,
+    known_suites,
+    remove_suite,
+    suite_of,
+    user_file,
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,8 +33,8 @@ def toys(wheels: Path) -> None:
         toy_wheel(wheels, "filed", version, {"filed.py": ""})
 
 
-def suite(name: str, *requirements: str, **fields: Any) -> Suite:
-    return Suite(name=name, requirements=requirements or ("filed",), file=user_file(), **fields)
+def suite(name: str, *requirements: str, **fields: Any) -> NamedSuite:
+    return NamedSuite(name=name, requirements=requirements or ("filed",), file=user_file(), **fields)
 
 
 def test_suites_are_added_and_removed_and_all_other_lines_stay(offline: Path):
@@ -102,8 +110,8 @@ def test_a_broken_file_is_one_sentence_that_names_it(offline: Path, text: str, w
 
 def test_processes_that_add_at_once_lose_nothing(offline: Path):
     code = (
-        "import sys\nfrom envweave_gym.suites.suite_files import Suite, add_suite, user_file\n"
-        "for i in range(8): add_suite(Suite(name=f'{sys.argv[1]}{i}', requirements=('x',), file=user_file()))"
+        "import sys\nfrom envweave_gym.suites.suite_files import NamedSuite, add_suite, user_file\n"
+        "for i in range(8): add_suite(NamedSuite(name=f'{sys.argv[1]}{i}', requirements=('x',), file=user_file()))"
     )
     started = [subprocess.Popen([sys.executable, "-c", code, name]) for name in ("a", "b")]
     assert [process.wait(120) for process in started] == [0, 0]
@@ -188,6 +196,53 @@ def test_an_install_that_fails_is_not_remembered(offline: Path, capsys: pytest.C
     assert main(["suites", "sweep", "--days", "-1"]) == 2
 
 
+@pytest.mark.parametrize("options", [["--ids", "Toy*"], ["--python", "3.11", "--project"]])
+def test_options_without_requirements_are_refused(
+    offline: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+):
+    add_suite(suite("toy"))
+    assert main(["suites", "add", "toy", *options]) == 2
+    said = capsys.readouterr().err
+    assert "without requirements" in said
+    assert all(option in said for option in options if option.startswith("--"))
+    assert not offline.exists()
+
+
+def test_a_project_file_has_paths_relative_to_itself(offline: Path, capsys: pytest.CaptureFixture[str]):
+    package_folder(Path("ours"), "ours", {"ours.py": ""})
+    Path("envweave.toml").write_text("")
+    Path("inner").mkdir()
+    os.chdir("inner")
+    elsewhere = str(Path("../ours").resolve())
+    assert main(["suites", "add", "toy", "../ours", "filed<2", "--project"]) == 0
+    assert main(["suites", "add", "far", elsewhere, "--project"]) == 0
+    assert known_suites()["toy"].requirements == ("./ours", "filed<2")
+    assert known_suites()["far"].requirements == (elsewhere,)
+    capsys.readouterr()
+    os.chdir("..")
+    os.rename("../work", "../moved")
+    os.chdir("../moved/inner")
+    assert main(["suites", "add", "toy"]) == 0
+    assert "is installed in" in capsys.readouterr().out
+    assert main(["suites", "add", "far"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("requirement", "expected"),
+    [
+        ("/a/b", "./"),
+        ("/a/b[x]", "./[x]"),
+        ("/a/b/c[x,y]", "./c[x,y]"),
+        ("/a", "../"),
+        ("/a/d.whl", "../d.whl"),
+        ("nle==1.3.0", "nle==1.3.0"),
+        ("x @ file:///a/b", "x @ file:///a/b"),
+    ],
+)
+def test_relative_requirements(requirement: str, expected: str):
+    assert relative_to(Path("/a/b"), requirement) == expected
+
+
 def test_environments_without_a_name_are_listed_and_a_project_file_is_written(
     offline: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -196,9 +251,9 @@ def test_environments_without_a_name_are_listed_and_a_project_file_is_written(
         "requirements": ["filed==1.0"]
     }
     assert main(["suites", "remove", "filed"]) == 0
-    from envweave_gym.suites.virtual_environments import acquire, requested
+    from envweave_gym.suites.virtual_environments import acquire, venv_spec
 
-    acquire(requested("x", ["filed==1.0"]), install=True).release()
+    acquire(venv_spec("x", ["filed==1.0"]), install=True).release()
     capsys.readouterr()
     assert main(["suites", "list"]) == 0
     assert "unnamed" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from toy_wheels import package_folder, toy_wheel
 
 from envweave_gym.cli import main
 from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable
+from envweave_gym.os_support import file_lock
 from envweave_gym.suites import uv_commands, virtual_environments
 from envweave_gym.suites.requirement_lists import name_of
 from envweave_gym.suites.virtual_environments import (
@@ -23,8 +24,8 @@ from envweave_gym.suites.virtual_environments import (
     interpreter_of,
     is_installed,
     remove_unused,
-    requested,
     sweep,
+    venv_spec,
 )
 
 
@@ -123,7 +124,7 @@ def test_an_interrupted_install_leaves_nothing_and_its_environment_is_made_by_th
         with pytest.raises(KeyboardInterrupt):
             interpreter_of(["pinned==1.0"], install=True)
     assert everything_in(offline) == []
-    environment = acquire(requested("x", ["pinned==1.0"]), install=True)
+    environment = acquire(venv_spec("x", ["pinned==1.0"]), install=True)
     folder, marker = environment.folder, "envweave.json"
     environment.release()
     (folder / marker).unlink()  # as after a kill in the middle
@@ -139,7 +140,7 @@ def test_a_local_package_is_made_anew_after_an_edit_and_the_former_one_is_remove
     folder = package_folder(tmp_path / "a toy", "toy", {"toy.py": "X = 1\n"}, requires=["pinned<2"])
     (folder / ".venv").mkdir()
     (folder / ".venv" / "pyvenv.cfg").write_text("")
-    first = acquire(requested("x", [str(folder)]), install=True)
+    first = acquire(venv_spec("x", [str(folder)]), install=True)
     assert printed(first.python, "import toy, pinned; print(toy.X, pinned.VERSION)") == "1 1.0"
     (folder / ".venv" / "more.py").write_text("")  # no part of the package
     assert is_installed([str(folder)])
@@ -151,7 +152,7 @@ def test_a_local_package_is_made_anew_after_an_edit_and_the_former_one_is_remove
     assert len(installed()) == 2  # the first is in use
     first.release()
     (folder / "toy.py").write_text("X = 1 + 1 + 1\n")
-    third = acquire(requested("x", [str(folder)]), install=True)
+    third = acquire(venv_spec("x", [str(folder)]), install=True)
     assert first.folder not in [one for one, _ in installed()]
     third.release()
 
@@ -182,9 +183,38 @@ def test_the_project_that_trains_does_not_decide_the_versions(offline: Path, mon
     assert printed(interpreter, "import pinned; print(pinned.VERSION)") == "2.0"
 
 
+@pytest.mark.parametrize("where", ["variable", "file"])
+def test_settings_that_choose_among_versions_have_no_say(
+    offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    if where == "variable":
+        monkeypatch.setenv("UV_RESOLUTION", "lowest")
+        monkeypatch.setenv("UV_EXCLUDE_NEWER", "2001-01-01")
+    else:
+        settings = Path(os.environ["UV_CONFIG_FILE"]).read_text()
+        (tmp_path / "uv.toml").write_text(f'resolution = "lowest"\n{settings}')
+        monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
+    interpreter = interpreter_of(["pinned"], install=True)
+    assert printed(interpreter, "import pinned; print(pinned.VERSION)") == "2.0"
+
+
+def test_reading_what_is_installed_is_no_use_of_it(offline: Path, capsys: pytest.CaptureFixture[str]):
+    acquire(venv_spec("x", ["pinned==1.0", "msgspec>=0.18"]), install=True).release()
+    Path("envweave.toml").write_text("[suites.toy]\nrequirements = ['pinned==1.0']\n")
+    [(folder, _)] = installed()
+    os.utime(folder / "envweave.json", (1e9, 1e9))
+    assert main(["suites", "list"]) == 0
+    assert "installed" in capsys.readouterr().out
+    assert is_installed(["pinned==1.0", "msgspec>=0.18"])
+    assert (folder / "envweave.json").stat().st_mtime == 1e9
+    acquire(venv_spec("x", ["pinned==1.0", "msgspec>=0.18"])).release()
+    assert (folder / "envweave.json").stat().st_mtime > 1e9
+    assert sweep(30) == []
+
+
 def test_newer_versions_come_when_they_are_asked_for(offline: Path, wheels: Path):
     toy_wheel(wheels, "growing", "1.0", {"growing.py": ""})
-    wanted = requested("x", ["growing"])
+    wanted = venv_spec("x", ["growing"])
     acquire(wanted, install=True).release()
     toy_wheel(wheels, "growing", "2.0", {"growing.py": ""})
     acquire(wanted, install=True).release()
@@ -213,7 +243,7 @@ def test_processes_that_want_the_same_make_it_once(offline: Path):
 
 
 def test_what_is_in_use_is_not_swept_and_a_child_that_inherits_the_lease_uses_it_too(offline: Path):
-    environment = acquire(requested("x", ["pinned"]), install=True)
+    environment = acquire(venv_spec("x", ["pinned"]), install=True)
     assert sweep(0) == []
     child = subprocess.Popen(
         [environment.python, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[environment.lock]
@@ -284,8 +314,8 @@ def test_a_folder_that_cannot_be_removed_stops_neither_installs_nor_the_sweep_of
         sweep()
 
 
-def test_a_thread_that_is_interrupted_while_it_waits_leaves_no_lock(
-    offline: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_waits_for_an_install_says_so_and_leaves_no_lock_at_its_deadline(
+    offline: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     held = threading.Event()
     make = uv_commands.Uv.make
@@ -297,12 +327,15 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_no_lock(
         make(self, *args)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(uv_commands.Uv, "make", slow)
-    monkeypatch.setattr(virtual_environments, "_INSTALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(virtual_environments, "_INSTALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(file_lock, "_SILENCE_S", 0.1)
     first = threading.Thread(target=interpreter_of, args=[["pinned"]], kwargs={"install": True})
     first.start()
     assert held.wait(60)
-    with pytest.raises(NotAvailable, match=r"another process has held .*\.lock"):
+    with pytest.raises(NotAvailable, match=r"another process .* has held .*\.lock"):
         interpreter_of(["pinned"], install=True)
+    said = capfd.readouterr().err
+    assert said.count("waiting for another process, which installs pinned and holds /") == 1
     go_on.set()
     first.join(60)
     assert is_installed(["pinned"])
