@@ -1,10 +1,12 @@
 """Suites with contradictory pins, each in a virtual environment of its own, stepped by one process.
 
-    python -m benchmarks suites [NAME…]
+    python -m benchmarks suites
+    python -m benchmarks.suites NAME…
 
-Each row: megabytes of the environment, seconds of the install (0 if it was installed), seconds from ``make`` to the
-first observation with a warm cache, and microseconds a step (the fastest decile): the environment's own in its
-Python, and what a step over the socket adds to it. Installs need the network and ``ENVWEAVE_INSTALL=1``.
+Each row, as in ``docs/benchmarks.md``: megabytes of the environment, seconds from ``make`` to the first observation
+with a warm cache, and microseconds a step (the fastest decile): the environment's own in its Python, and what a step
+over the socket adds to it. A suite that cannot be measured has a row with the reason.
+Installs need the network and ``ENVWEAVE_INSTALL=1``.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import envweave_gym
-from envweave_gym.core.faults import EnvweaveError
-from envweave_gym.registry.in_suites import with_inside
-from envweave_gym.suites.virtual_environments import interpreter_of, is_installed
+from envweave_gym.suites.requirement_lists import with_inside
+from envweave_gym.suites.virtual_environments import interpreter_of
 
 STEPS = 300
 ATARI_TARGET_US, TARGET_US, START_TARGET_S = 150, 100, 1.5
 
 
 @dataclass(frozen=True)
-class Suite:
+class Case:
+    """A suite, and an ID of it that is stepped."""
+
     name: str
     env_id: str
     requirements: tuple[str, ...]
@@ -38,58 +41,53 @@ class Suite:
 
 
 SUITES = [
-    Suite("gymnasium 0.28", "CartPole-v1", ("gymnasium==0.28.1", "numpy<2")),
-    Suite("gymnasium 0.29", "Acrobot-v1", ("gymnasium==0.29.1", "numpy<2")),
-    Suite("gymnasium 1.0", "MountainCar-v0", ("gymnasium==1.0.0",)),
-    Suite("gymnasium 1.1 toy text", "Taxi-v3", ("gymnasium==1.1.1",)),
-    Suite("gym 0.26", "CartPole-v1", ("gym==0.26.2", "numpy<2")),
-    Suite("gym 0.23", "CartPole-v1", ("gym==0.23.1", "numpy<1.24", "pygame")),
-    Suite("gym 0.22", "MountainCar-v0", ("gym==0.22.0", "numpy<1.24", "pygame")),
-    Suite("box2d", "LunarLander-v3", ("gymnasium[box2d]==1.3.0",)),
-    Suite("ale-py", "ALE/Pong-v5", ("ale-py==0.12.1", "gymnasium==1.3.0")),
-    Suite("ale-py old", "ALE/Breakout-v5", ("ale-py==0.10.1", "gymnasium==1.0.0", "numpy<2")),
-    Suite("minigrid", "MiniGrid-Empty-5x5-v0", ("minigrid==3.2.0",)),
-    Suite("minigrid old", "MiniGrid-Empty-5x5-v0", ("minigrid==2.3.1", "gymnasium==0.29.1", "numpy<2")),
-    Suite("highway-env", "highway-v0", ("highway-env==1.12.1",)),
-    Suite("nle", "NetHackScore-v0", ("nle==1.3.0",)),
-    Suite("mo-gymnasium", "deep-sea-treasure-v0", ("mo-gymnasium==1.3.2",), kwargs={"reward": "sum"}),
-    Suite("mujoco", "Hopper-v5", ("gymnasium[mujoco]==1.2.0", "mujoco==3.3.0")),
-    Suite("robotics", "FetchReach-v4", ("gymnasium-robotics==1.4.2", "mujoco==3.2.7")),
-    Suite("vizdoom", "vizdoom.gymnasium_wrapper:VizdoomBasic-v1", ("vizdoom==1.3.2",)),
-    Suite("lbforaging", "Foraging-8x8-2p-1f-v3", ("lbforaging==2.0.0",), kwargs={"reward": "sum"}),
-    Suite("crafter", "crafter:Env", ("crafter==1.8.3", "gym==0.26.2", "numpy<2")),
-    Suite("procgen2", "procgen2:procgen-coinrun-v0", ("procgen2==0.10.7",)),
-    Suite("mpe2", "mpe2/simple_spread_v3", ("mpe2==1.1.1",)),
-    Suite(
+    Case("gymnasium 0.28", "CartPole-v1", ("gymnasium==0.28.1", "numpy<2")),
+    Case("gymnasium 0.29", "Acrobot-v1", ("gymnasium==0.29.1", "numpy<2")),
+    Case("gymnasium 1.0", "MountainCar-v0", ("gymnasium==1.0.0",)),
+    Case("gymnasium 1.1 toy text", "Taxi-v3", ("gymnasium==1.1.1",)),
+    Case("gym 0.26", "CartPole-v1", ("gym==0.26.2", "numpy<2")),
+    Case("gym 0.23", "CartPole-v1", ("gym==0.23.1", "numpy<1.24", "pygame")),
+    Case("gym 0.22", "MountainCar-v0", ("gym==0.22.0", "numpy<1.24", "pygame")),
+    Case("box2d", "LunarLander-v3", ("gymnasium[box2d]==1.3.0",)),
+    Case("ale-py", "ALE/Pong-v5", ("ale-py==0.12.1", "gymnasium==1.3.0")),
+    Case("ale-py old", "ALE/Breakout-v5", ("ale-py==0.10.1", "gymnasium==1.0.0", "numpy<2")),
+    Case("minigrid", "MiniGrid-Empty-5x5-v0", ("minigrid==3.2.0",)),
+    Case("minigrid old", "MiniGrid-Empty-5x5-v0", ("minigrid==2.3.1", "gymnasium==0.29.1", "numpy<2")),
+    Case("highway-env", "highway-v0", ("highway-env==1.12.1",)),
+    Case("nle", "NetHackScore-v0", ("nle==1.3.0",)),
+    Case("mo-gymnasium", "deep-sea-treasure-v0", ("mo-gymnasium==1.3.2",), kwargs={"reward": "sum"}),
+    Case("mujoco", "Hopper-v5", ("gymnasium[mujoco]==1.2.0", "mujoco==3.3.0")),
+    Case("robotics", "FetchReach-v4", ("gymnasium-robotics==1.4.2", "mujoco==3.2.7")),
+    Case("vizdoom", "vizdoom.gymnasium_wrapper:VizdoomBasic-v1", ("vizdoom==1.3.2",)),
+    Case("lbforaging", "Foraging-8x8-2p-1f-v3", ("lbforaging==2.0.0",), kwargs={"reward": "sum"}),
+    Case("crafter", "crafter:Env", ("crafter==1.8.3", "gym==0.26.2", "numpy<2")),
+    Case("procgen2", "procgen2:procgen-coinrun-v0", ("procgen2==0.10.7",)),
+    Case("mpe2", "mpe2/simple_spread_v3", ("mpe2==1.1.1",)),
+    Case(
         "pettingzoo 1.24", "classic/rps_v2", ("pettingzoo[classic]==1.24.3", "gymnasium==0.29.1", "numpy<2")
     ),
 ]
 
 
 def main(names: Sequence[str] = ()) -> None:
-    print(
-        "| suite | size, MB | install, s | start, s | own step, us | added, us |\n|---|---|---|---|---|---|"
-    )
+    print("| suite | requirements | MB | start, s | own, us | added, us |\n|---|---|---|---|---|---|")
     chosen = [one for one in SUITES if not names or any(name in one.name for name in names)]
-    opened: list[tuple[Suite, Any]] = []
+    opened: list[tuple[Case, Any]] = []
     for suite in chosen:
         try:
             env, row = measured(suite)
-        except EnvweaveError as error:
-            print(f"| {suite.name} | {' '.join(str(error).split())[:160]} | | | | |", flush=True)
-            continue
-        opened.append((suite, env))
-        print(f"| {suite.name}: {', '.join(suite.requirements)} | {' | '.join(row)} |", flush=True)
-    print(f"\n{len(opened)} suites open in one process: {together(opened)}")
+        except Exception as error:  # noqa: BLE001 - its row says it, and the others are measured
+            row = [f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", "", "", ""]
+        else:
+            opened.append((suite, env))
+        print(f"| {suite.name} | `{', '.join(suite.requirements)}` | {' | '.join(row)} |", flush=True)
+    print(f"\n{len(opened)} of {len(chosen)} suites open in one process: {together(opened)}")
     for _, env in opened:
         env.close()
 
 
-def measured(suite: Suite) -> tuple[Any, list[str]]:
-    wanted = with_inside(suite.requirements)
-    installed, began = is_installed(wanted, python=suite.python), time.monotonic()
-    interpreter = interpreter_of(wanted, python=suite.python, what=suite.name)
-    install_s = 0.0 if installed else time.monotonic() - began
+def measured(suite: Case) -> tuple[Any, list[str]]:
+    interpreter = interpreter_of(with_inside(suite.requirements), python=suite.python, what=suite.name)
     folder = interpreter.parent.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
     make(suite).close()  # compiles, and fills the disk cache
@@ -106,14 +104,13 @@ def measured(suite: Suite) -> tuple[Any, list[str]]:
     added = "" if own is None else f"{here - own:.0f}"
     return env, [
         f"{size:.0f}",
-        f"{install_s:.1f}",
         f"{min(starts):.2f}",
         "" if own is None else f"{own:.0f}",
         added,
     ]
 
 
-def make(suite: Suite) -> Any:
+def make(suite: Case) -> Any:
     return envweave_gym.make(
         suite.env_id,
         backend="venv",
@@ -164,7 +161,7 @@ print(statistics.quantiles(times, n=10)[0] * 1e6)
 """
 
 
-def own_step_us(suite: Suite, interpreter: Path) -> float | None:
+def own_step_us(suite: Case, interpreter: Path) -> float | None:
     """The same in the suite's own Python, without any socket."""
     folder = Path(envweave_gym.__file__).parent / "suites"
     names = [one.partition("=")[0].partition("<")[0].partition("[")[0] for one in suite.requirements]
@@ -176,7 +173,7 @@ def own_step_us(suite: Suite, interpreter: Path) -> float | None:
     return float(done.stdout.split()[-1])
 
 
-def together(opened: list[tuple[Suite, Any]]) -> str:
+def together(opened: list[tuple[Case, Any]]) -> str:
     """Step all suites in turn, and say how many steps that were a second."""
     steps, began = 0, time.monotonic()
     for _ in range(50):
