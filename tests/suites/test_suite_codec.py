@@ -37,6 +37,23 @@ def test_scalars_of_long_doubles_arrive_as_doubles():
     assert [type(one) for one in found] == [np.float64, np.complex128]
 
 
+@pytest.mark.parametrize("pack", [codec.exact, codec.readable])
+def test_arrays_arrive_as_they_are_also_after_others_of_their_kind(pack: Any):
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    arrays = [
+        *(whole, whole.T.copy(), whole[::2, ::3], whole[1:3, :2], np.asfortranarray(whole)),
+        *(whole.astype(">f4"), np.array("a"), np.array(""), np.array(2.5), np.empty((0, 3), np.uint8)),
+        *(np.array(["2026-11-20"], "M8[D]"), np.array([True, False])),
+    ]
+    for array in arrays * 2:
+        found = arrived(pack({"value": array}))["value"]
+        assert (found.dtype.kind, found.shape) == (array.dtype.kind, array.shape)
+        assert found.tolist() == array.tolist()
+    masked = np.ma.MaskedArray(whole, mask=whole > 3)
+    with pytest.raises(codec.NoForm, match="masked"):
+        codec.exact(masked)
+
+
 def array_of(*items: Any) -> Any:
     array = np.empty(len(items), object)
     for index, item in enumerate(items):

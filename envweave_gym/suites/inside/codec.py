@@ -31,6 +31,8 @@ _MAX_DEPTH = 60
 _MAX_CONTAINERS = 100_000
 """Limit of lists, dicts and the like in one value of an info: a graph of shared objects may stand for millions."""
 _MAX_TEXT_CHARS = 10_000
+_AS_THEY_ARE = frozenset((float, bool, bytes, type(None)))
+"""Types whose values msgspec encodes."""
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
@@ -48,13 +50,17 @@ class Packer:
     def pack(self, value: Any, depth: int = 0) -> Any:
         """Return the form of ``value``; raise ``NoForm`` if it has none."""
         kind = type(value)
+        if kind in _AS_THEY_ARE:
+            return value
         if kind is str:
             return _text(value)
-        if value is None or kind is bool or kind is float or kind is bytes:
-            return value
         if kind is int:
             return self._int(value)
+        if kind in _SCALAR_HEADERS:
+            return Ext(SCALAR, _SCALAR_HEADERS[kind] + value.tobytes())
         if np is not None:
+            if kind is np.ndarray and (header := _headers.get((value.dtype, value.shape))) is not None:
+                return Ext(ARRAY, header + value.tobytes())
             if isinstance(value, np.ndarray):
                 return self._container(value, depth) if value.dtype.hasobject else self._array(value)
             if isinstance(value, np.generic):
@@ -111,6 +117,8 @@ class Packer:
             return [self.pack(item, depth + 1) for item in value]
         if kind is tuple:
             return Ext(TUPLE, _encode([self.pack(item, depth + 1) for item in value]))
+        if kind is dict:
+            return self._mapping(value, depth)
         try:
             if isinstance(value, Mapping):
                 return self._mapping(value, depth)
@@ -121,7 +129,7 @@ class Packer:
             return self._refuse(value, f"{type(error).__name__}: {error}")
 
     def _mapping(self, value: Any, depth: int) -> Any:
-        if all(_is_plain_key(key) for key in value):
+        if all(map(_is_plain_key, value)):
             return {key: self.pack(item, depth + 1) for key, item in value.items()}
         pairs = [[self.pack(key, depth + 1), self.pack(item, depth + 1)] for key, item in value.items()]
         return Ext(PAIRS, _encode(pairs))
@@ -238,6 +246,14 @@ def _header(dtype: Any, shape: Any) -> bytes:
     return known
 
 
+_SCALAR_HEADERS: dict[type, bytes] = {}
+"""Headers of NumPy's scalars by their types, but for those whose size differs from value to value."""
+if np is not None:
+    _SCALAR_HEADERS.update(
+        (np.dtype(name).type, _header(np.dtype(name), ())) for name in [*"?bhilqBHILQefdFD"]
+    )
+
+
 def exact(value: Any) -> Any:
     """Return the form of ``value`` for :func:`encode`; raise ``NoForm`` if it cannot be sent exactly."""
     return Packer(True).pack(value)
@@ -245,8 +261,11 @@ def exact(value: Any) -> Any:
 
 def readable(value: Any) -> Any:
     """Return the form of an info for :func:`encode`; objects that cannot be sent become texts."""
-    if type(value) is dict and all(type(key) is str and key.isascii() for key in value):
-        return {key: Packer(False).pack(item) for key, item in value.items()}
+    if type(value) is dict and all(map(_is_plain_key, value)):
+        return {
+            key: item if type(item) in _AS_THEY_ARE else Packer(False).pack(item)
+            for key, item in value.items()
+        }
     return Packer(False).pack(value)
 
 

@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Request for an environment."""
+    """ID, arguments and API of the environment to make."""
 
     env_id: str
     kwargs: dict[str, Any]
