@@ -35,6 +35,9 @@ _OF_THE_OWNER = {"VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PIP
 """Variables about the owner's Python."""
 _CHOICE = ("--resolution", "highest", "--prerelease", "if-necessary-or-explicit")
 """Defaults of uv, given so that no settings file replaces them."""
+_OLD_SETUPTOOLS = "setuptools<66\nwheel<0.40\n"
+"""Constraints of builds that later setuptools refuse, such as gym 0.21's, which wants ``opencv-python>=3.``."""
+_REFUSED_BY_SETUPTOOLS = re.compile(r"error in .+ setup command: '\w+' must be ")
 _OF_FOLDER = re.compile(r" @ file://(?P<path>[^;#]+?)(?=\s*;|\s*$)")
 _BOX_DRAWING = re.compile(r"\x1b\[[\d;]*m|[\u2500-\u257f\u25b6\u00d7]")
 
@@ -48,6 +51,8 @@ class Uv:
     def __init__(self, folder: Path, what: str, lock: int | None = None) -> None:
         """``what`` is for error messages."""
         self._program, self._folder, self._what, self._lock = uv_program(what), folder, what, lock
+        self._for_builds: list[str] = []
+        """Options of commands that build packages, once setuptools has refused one."""
 
     def interpreter(self, request: str | None) -> tuple[str, str]:
         """Return path and version of the interpreter for a request such as ``"3.10"``; uv may download it.
@@ -86,7 +91,7 @@ class Uv:
             "--no-annotate",
             *_CHOICE,
         ]
-        pins = self._run("resolve", words, "\n".join(requirements) + "\n")
+        pins = self._run_building("resolve", words, "\n".join(requirements) + "\n")
         return [line.strip() for line in pins.splitlines() if line.strip() and not line.startswith("#")]
 
     def make(self, folder: Path, interpreter: str, pins: Sequence[str]) -> None:
@@ -110,7 +115,7 @@ class Uv:
             "-r",
             "-",
         ]
-        self._run("install", words, "\n".join(pins) + "\n")
+        self._run_building("install", words, "\n".join(pins) + "\n")
 
     def _built(self, pin: str, interpreter: str, scratch: Path) -> str:
         """Build the wheel of a pinned local folder, and return the pin of the wheel.
@@ -123,9 +128,29 @@ class Uv:
         if not path.is_dir():
             return pin
         out = Path(tempfile.mkdtemp(dir=scratch))
-        self._run("build", ["build", "--wheel", "--python", interpreter, "--out-dir", str(out), str(path)])
+        words = ["build", "--wheel", "--python", interpreter, "--out-dir", str(out), str(path)]
+        self._run_building("build", words)
         [wheel] = out.glob("*.whl")
         return f"{pin[: found.start()]} @ file://{quote(str(wheel))}"
+
+    def _run_building(self, verb: str, words: Sequence[str], text: str = "") -> str:
+        """Run a command that may build packages, once more with an old setuptools if setuptools refuses one."""
+        try:
+            return self._run(verb, [*words, *self._for_builds], text)
+        except NotAvailable as error:
+            if self._for_builds or not _REFUSED_BY_SETUPTOOLS.search(str(error)):
+                raise
+            refused = error
+        constraints = self._folder / "old-setuptools.txt"
+        constraints.write_text(_OLD_SETUPTOOLS, encoding="utf-8")
+        self._for_builds = ["--build-constraints", str(constraints)]
+        try:
+            return self._run(verb, [*words, *self._for_builds], text)
+        except NotAvailable as error:
+            raise NotAvailable(
+                f"{refused}; it has to be built with setuptools<66, which Python 3.12 and newer cannot run: give "
+                "python='3.11' or older"
+            ) from error
 
     def _run(self, verb: str, words: Sequence[str], text: str = "") -> str:
         inherited = [] if self._lock is None else [self._lock]

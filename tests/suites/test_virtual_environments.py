@@ -110,6 +110,27 @@ def test_a_package_that_cannot_be_built_leaves_nothing(offline: Path, tmp_path: 
     assert everything_in(offline) == []
 
 
+@pytest.mark.parametrize("works_with", ["65.0", "64.0"])
+def test_a_package_that_setuptools_refuses_is_built_with_an_old_one(
+    offline: Path, wheels: Path, tmp_path: Path, works_with: str
+):
+    for version in ("65.0", "80.0"):
+        toy_wheel(wheels, "setuptools", version, {"setuptools.py": f"VERSION = '{version}'\n"})
+    folder = package_folder(tmp_path / "old", "old", {"old.py": "X = 1\n"})
+    project, backend = folder / "pyproject.toml", folder / "backend.py"
+    project.write_text(project.read_text().replace("requires = []", 'requires = ["setuptools"]'))
+    refusal = "error in old setup command: 'extras_require' must be a dictionary"
+    guard = f'import setuptools\nif setuptools.VERSION != "{works_with}": raise SystemExit("{refusal}")\n'
+    backend.write_text(guard + backend.read_text())
+    if works_with == "65.0":
+        interpreter = interpreter_of([str(folder)], install=True)
+        assert printed(interpreter, "import old; print(old.X)") == "1"
+        return
+    with pytest.raises(NotAvailable, match=r"'extras_require' must be .*python='3\.11' or older$"):
+        interpreter_of([str(folder)], install=True)
+    assert everything_in(offline) == []
+
+
 def test_an_interrupted_install_leaves_nothing_and_its_environment_is_made_by_the_next(
     offline: Path, monkeypatch: pytest.MonkeyPatch
 ):
