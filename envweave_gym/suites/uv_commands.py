@@ -64,10 +64,15 @@ class Uv:
         find = ["python", "find", "--no-project", "--system", request]
         try:
             path = self._run("find", find)
-        except NotAvailable:
+        except NotAvailable as missing:
             if "/" in request:
                 raise
-            self._run("get", ["python", "install", "--quiet", "--no-bin", request])
+            try:
+                self._run("get", ["python", "install", "--quiet", "--no-bin", request])
+            except NotAvailable as error:
+                raise NotAvailable(
+                    f"{missing}, nor download one; give python= the path of an interpreter"
+                ) from error
             path = self._run("find", find)
         path = path.strip().splitlines()[-1]
         code = "import platform; print(platform.python_version())"

@@ -92,6 +92,23 @@ def test_the_lock_on_a_removed_file_is_no_lock(tmp_path: Path) -> None:
             assert try_lock(path) is None
 
 
+def test_a_lock_whose_file_is_removed_while_it_is_taken_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, is_at, calls = tmp_path / "one.lock", module._is_at, list[bool]()
+
+    def removed_meanwhile(lock: int, at: Path) -> bool:
+        if not calls:
+            path.unlink()  # as another holder does when it ends
+        calls.append(is_at(lock, at))
+        return calls[-1]
+
+    monkeypatch.setattr(module, "_is_at", removed_meanwhile)
+    with file_lock(path):
+        assert calls == [False, True]
+        assert try_lock(path) is None
+
+
 def test_a_wait_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

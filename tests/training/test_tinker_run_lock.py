@@ -74,24 +74,3 @@ def test_a_forked_child_that_lives_on_does_not_hold_the_lock(tmp_path: Path):
         os.close(writer)
         os.waitpid(child, 0)
         os.close(reader)
-
-
-def test_a_run_whose_lock_was_removed_while_it_was_taken_is_locked_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    first = RunLock(tmp_path)
-    taken, calls = RunLock._is_at_path, list[bool]()
-
-    def ended_meanwhile(lock: RunLock, descriptor: int) -> bool:
-        if not calls:
-            (tmp_path / FILE).unlink()  # as the first does when it ends
-        calls.append(taken(lock, descriptor))
-        return calls[-1]
-
-    (tmp_path / FILE).unlink()
-    first.close()
-    monkeypatch.setattr(RunLock, "_is_at_path", ended_meanwhile)
-    with RunLock(tmp_path):
-        assert calls == [False, True]
-        with pytest.raises(InvalidArgument):
-            RunLock(tmp_path)
