@@ -104,7 +104,7 @@ class Env:
         if mode == "set":
             return {"outputs": [self.output(1.0, {1})]}
         if mode == "rewardless":
-            sys.modules["_envweave_verifiers_v0"].AGENT = "somebody else"
+            sys.modules["_envweave_hub.verifiers_v0"].AGENT = "somebody else"
         if mode == "stranger":
             await call([{"role": "user", "content": "hi"}], model="nobody")
         if mode == "garbage":

@@ -6,14 +6,12 @@ import inspect
 from importlib import import_module
 from typing import Any
 
+from .unplayable import Unplayable
+
 AGENT = "agent"
 _CLIENT_TIMEOUT_S = 604_800.0
 """Timeout of the library's client: a week, as the agent's own deadlines decide."""
 _MAX_TURNS_REASON = "max_turns_reached"
-
-
-class Refused(Exception):
-    """Raised for a package that cannot be played; another try would not help."""
 
 
 async def load(settings: dict[str, Any]) -> Player:
@@ -22,7 +20,7 @@ async def load(settings: dict[str, Any]) -> Player:
         vf: Any = import_module("verifiers")
         client_config = import_module("verifiers.types").ClientConfig
     except (ImportError, AttributeError) as error:
-        raise Refused(f"its version of verifiers is not one from 0.1.11 to 0.3.1 ({error})") from None
+        raise Unplayable(f"its version of verifiers is not one from 0.1.11 to 0.3.1 ({error})") from None
     return Player(vf.load_environment(settings["module"], **settings["args"]), client_config, settings)
 
 

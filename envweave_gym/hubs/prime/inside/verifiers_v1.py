@@ -16,14 +16,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .unplayable import Unplayable
+
 HARNESS = "envweave_harness"
 _REPLACED_HARNESSES = ("bash", "null")
 """Harnesses in whose place the chat loop of this folder is used, if the package does not name them itself."""
 _NOT_PLAYED = "not_played"
-
-
-class Refused(Exception):
-    """Raised for a package that cannot be played; another try would not help."""
 
 
 async def load(settings: dict[str, Any]) -> Player | DeclaredAgents:
@@ -32,9 +30,11 @@ async def load(settings: dict[str, Any]) -> Player | DeclaredAgents:
         vf = import_module("verifiers.v1")
         import_module("verifiers.v1.harnesses.utils.mcp")  # the harness needs it
     except ImportError as error:
-        raise Refused(f"its version of verifiers is not 0.4 or later ({error})") from None
+        raise Unplayable(f"its version of verifiers is not 0.4 or later ({error})") from None
     if settings["split"] != "train":
-        raise Refused("split='eval' is for the first generation; give the split in env_args={'taskset': {…}}")
+        raise Unplayable(
+            "split='eval' is for the first generation; give the split in env_args={'taskset': {…}}"
+        )
     if settings["only_agents"]:
         return DeclaredAgents(vf, settings)
     _preload_harness()
@@ -115,7 +115,7 @@ class Player:
         by_role = {name: traces for name, traces in episode.by_agent.items() if name in self._agents}
         for name, traces in by_role.items():
             if len(traces) > 1:
-                raise Refused(
+                raise Unplayable(
                     f"its role {name!r} plays {len(traces)} times in one episode, with a reward for each; give "
                     "env_args that let it play once"
                 )
@@ -136,7 +136,7 @@ class Player:
             try:
                 self._tasks.append(next(self._unread))
             except StopIteration:
-                raise Refused(f"its infinite task set has ended after {len(self._tasks)} tasks") from None
+                raise Unplayable(f"its infinite task set has ended after {len(self._tasks)} tasks") from None
         return self._tasks[index]
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ def _declared(vf: Any, settings: dict[str, Any]) -> Any:
 def _agents(roles: dict[str, Any]) -> list[str]:
     agents = [name for name, role in roles.items() if role.client is None]
     if not agents:
-        raise Refused("all its roles have clients of their own, so there is no agent to play")
+        raise Unplayable("all its roles have clients of their own, so there is no agent to play")
     return agents
 
 
@@ -180,7 +180,7 @@ def _role_defaults(
         return overrides, replaced
     executes = _executes_code(harness.id)
     if role.harness is not None and executes:
-        raise Refused(
+        raise Unplayable(
             f"its role {name!r} needs the harness {harness.id!r}, which runs code that the model writes; allow that "
             f"with env_args={{'{name}': {{'harness': {{'id': '{harness.id}'}}, 'runtime': {{'type': 'docker'}}}}}}"
         )
@@ -191,7 +191,7 @@ def _role_defaults(
         overrides["harness"] = {**shared, "id": HARNESS}
         replaced["harness"] = harness.id
     elif executes:
-        raise Refused(
+        raise Unplayable(
             f"it brings the harness {harness.id!r}, which runs code that the model writes; allow that with "
             f"env_args={{'{name}': {{'harness': {{'id': '{harness.id}'}}, 'runtime': {{'type': 'docker'}}}}}}"
         )
