@@ -11,6 +11,7 @@ import msgspec
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_identity import began, processes_seen
+from envweave_gym.os_support.xdg_folders import state_folder
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWNER_ONLY = 0o600
@@ -125,9 +126,7 @@ def _file(name: str) -> Path:
 
 
 def _folder() -> Path:
-    chosen = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
-    folder = home / "envweave" / "fleets"
+    folder = state_folder() / "fleets"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(stat.S_IRWXU)

@@ -12,6 +12,7 @@ from envweave_gym.containers.engine import SOCKET, engine_socket
 from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
+from envweave_gym.os_support.xdg_folders import cache_home
 
 _LEAST_CPUS = 0.01  # Docker accepts no less
 NO_NETWORK = "none"
@@ -102,8 +103,7 @@ def _data() -> tuple[dict[str, str], dict[str, Any]]:
     """Return environment variables and volumes that make this machine's data sets readable."""
     if here := os.environ.get("ENVWEAVE_DATA"):
         return {"ENVWEAVE_DATA": "/data"}, _data_volume(here, "/data")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    home = Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface")
+    home = Path(os.environ.get("HF_HOME") or cache_home() / "huggingface")
     hub = os.environ.get("HF_HUB_CACHE") or home / "hub"
     datasets = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets")
     variables = {"HF_HUB_CACHE": "/data/hub", "HF_HUB_OFFLINE": "1"}

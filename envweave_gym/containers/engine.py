@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
+from envweave_gym.core.loopback import is_loopback
 from envweave_gym.os_support.process_local import process_cache
 
 SOCKET = "/var/run/docker.sock"
 """Path of the engine's socket, on this machine and in containers that may use the engine."""
 CORE_IMAGE = "envweave-core"
 _UNIX = "unix://"
-_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _CALL_TIMEOUT_S = 60
 _PORT_TAKEN = re.compile(r"(?:listen tcp4?|Bind for) ([\d.]+:\d+).*(?:already in use|already allocated)")
 """Pattern of engine messages about a port that is not free; its group is the address."""
@@ -76,7 +76,7 @@ def is_elsewhere(host: str) -> bool:
     """Return whether ``DOCKER_HOST`` names an engine on another machine, or cannot be parsed."""
     try:
         parts = urlsplit(host)
-        return parts.scheme not in ("unix", "npipe") and parts.hostname not in _LOCAL_HOSTS
+        return parts.scheme not in ("unix", "npipe") and not is_loopback(parts.hostname or "")
     except ValueError:
         return True
 

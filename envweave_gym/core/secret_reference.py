@@ -6,13 +6,13 @@ and sent to other machines.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.loopback import is_loopback
 
 HIDDEN = "…"
 """Text that is shown in place of a secret."""
@@ -64,7 +64,7 @@ def check_reference(name: str, value: object) -> None:
 def is_private_way(url: str) -> bool:
     """Return whether nobody between this process and the server can read what is sent: TLS, or the same machine."""
     parts = urlsplit(url)
-    return parts.scheme != "http" or _is_this_machine(parts.hostname or "")
+    return parts.scheme != "http" or is_loopback(parts.hostname or "")
 
 
 def check_encrypted(name: str, url: str) -> None:
@@ -73,13 +73,6 @@ def check_encrypted(name: str, url: str) -> None:
         raise InvalidArgument(
             f"{name}={url}: tokens and other secrets go over https:// only, or to this machine"
         )
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.rpartition(".")[2] == "localhost"
 
 
 def read_reference(reference: str) -> str:

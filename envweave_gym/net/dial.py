@@ -11,11 +11,12 @@ import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillLooking
 from functools import cache
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_network
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from envweave_gym.core.loopback import address_in, is_loopback
 from envweave_gym.net.deadlines import TimedSocket, seconds_left, too_late
 from envweave_gym.os_support.process_local import ProcessLocal
 
@@ -52,34 +53,24 @@ def proxy_for(url: str) -> str | None:
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
-    if unix_path(url) is not None or _is_loopback(host) or _is_excepted(host, parts.netloc):
+    if unix_path(url) is not None or _is_here(host) or _is_excepted(host, parts.netloc):
         return None
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy or None
 
 
-def _is_loopback(host: str) -> bool:
-    literal = _literal(host)
-    if literal is None:
-        return host.rpartition(".")[2] == "localhost"
-    return literal.is_loopback or literal.is_unspecified
+def _is_here(host: str) -> bool:
+    address = address_in(host)  # a connection to 0.0.0.0 reaches this machine too
+    return is_loopback(host) or (address is not None and address.is_unspecified)
 
 
 def _is_excepted(host: str, netloc: str) -> bool:
     if proxy_bypass(netloc.rpartition("@")[2]):
         return True
-    literal = _literal(host)
-    entries = getproxies().get("no", "").split(",") if literal else ()
-    return any(literal in network for entry in entries if (network := _network(entry.strip())) is not None)
-
-
-def _literal(host: str) -> IPv4Address | IPv6Address | None:
-    try:
-        found = ip_address(host)
-    except ValueError:
-        return None
-    return (isinstance(found, IPv6Address) and found.ipv4_mapped) or found
+    address = address_in(host)
+    entries = getproxies().get("no", "").split(",") if address else ()
+    return any(address in network for entry in entries if (network := _network(entry.strip())) is not None)
 
 
 def _network(entry: str) -> Any:
@@ -140,7 +131,7 @@ def _addresses(host: str, port: int, deadline: float, url: str) -> list[Any]:
 
     A lookup cannot be interrupted, so it runs in a thread of its own; callers with the same name share it.
     """
-    if _literal(host):
+    if address_in(host):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     key, mine = (host, port), _Lookup()
     lookup = _lookups.value.setdefault(key, mine)

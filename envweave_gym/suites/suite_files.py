@@ -19,6 +19,7 @@ import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, nearest, shown
 from envweave_gym.os_support.file_lock import file_lock, user_folder
+from envweave_gym.os_support.xdg_folders import configuration_folder
 from envweave_gym.suites.requirement_lists import with_inside
 from envweave_gym.suites.virtual_environments import VenvSpec, venv_spec
 
@@ -45,8 +46,7 @@ class NamedSuite(msgspec.Struct, frozen=True, kw_only=True):
 
 def user_file() -> Path:
     """Return the path of the user's file, which may not exist."""
-    configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(os.path.abspath(os.path.expanduser(configuration))) / "envweave" / "suites.toml"
+    return configuration_folder() / "suites.toml"
 
 
 def project_file() -> Path | None:

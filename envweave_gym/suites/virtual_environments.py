@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support import xdg_folders
 from envweave_gym.os_support.file_lock import file_lock, shared_lock, try_lock, unlock
 from envweave_gym.suites.requirement_lists import (
     check_python,
@@ -220,8 +221,9 @@ def add_command(name: str, requirements: Sequence[str], python: str | None, *opt
 def cache_folder() -> Path:
     """Return the folder of the cache, which may not exist: ``ENVWEAVE_SUITES``, or one in the user's cache."""
     given = os.environ.get(FOLDER)
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.abspath(os.path.expanduser(given or os.path.join(caches, "envweave", "suites"))))
+    return (
+        Path(os.path.abspath(os.path.expanduser(given))) if given else xdg_folders.cache_folder() / "suites"
+    )
 
 
 def _environment(key: str) -> Path:

@@ -25,6 +25,7 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, REPO
 from envweave_gym.os_support.file_lock import file_lock
+from envweave_gym.os_support.xdg_folders import cache_home
 
 GITHUB = "https://github.com/{repo}.git"
 _FETCH_TIMEOUT_S, _INSTALL_TIMEOUT_S = 900.0, 3600.0
@@ -134,8 +135,7 @@ def _default_cache() -> str:
 
     Root's home is left out, because sandboxed programs run as another user, which cannot enter it.
     """
-    caches = "/var/cache" if os.getuid() == 0 else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(caches).expanduser()
+    folder = Path("/var/cache") if os.getuid() == 0 else cache_home()
     with suppress(OSError):  # a container may not have it
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.loopback import address_in, is_loopback
 from envweave_gym_server.core.settings import Settings
 
 _HOST, _PORT = "127.0.0.1", 8000
@@ -78,22 +78,14 @@ def hosts_of(host: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
     return ("*",)
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return None
-
-
 def _is_wildcard(host: str) -> bool:
-    address = _address(host)
+    address = address_in(host)
     return host == "" or (address is not None and address.is_unspecified)
 
 
 def warn(host: str | None, token: str | None) -> None:
     """Log a warning if other machines reach the server, because nothing is encrypted."""
-    address = _address(_HOST if host is None else host)
-    if host == "localhost" or (address is not None and address.is_loopback):
+    if is_loopback(_HOST if host is None else host):
         return
     who = "anybody who reaches it may use it" if token is None else "whoever has the token may use it"
     line = f"{host or 'every address'} is open to the network: {who}, and nothing is encrypted"

@@ -22,6 +22,7 @@ from envweave_gym.core.faults import NotAvailable
 from envweave_gym.hubs.prime.hub_id import NAME, VERSION, HubId
 from envweave_gym.hubs.prime.wheel_check import Generation
 from envweave_gym.os_support.file_lock import file_lock
+from envweave_gym.os_support.xdg_folders import cache_folder, configuration_folder
 
 PROJECT_FILE = "envweave-hub.json"
 FORMAT = 1
@@ -147,7 +148,7 @@ def lock_of(project: bool | None = None) -> HubLock:
     in_project = Path(PROJECT_FILE).absolute()
     if project or (project is None and in_project.exists()):
         return HubLock(in_project)
-    return HubLock(_user_folder("XDG_CONFIG_HOME", ".config") / "hub.json")
+    return HubLock(configuration_folder() / "hub.json")
 
 
 @contextmanager
@@ -206,12 +207,7 @@ def _needs(lock: Path, sha256: str) -> bool:
 
 
 def _wheel_folder(sha256: str) -> Path:
-    return _user_folder("XDG_CACHE_HOME", ".cache") / "hub" / sha256
-
-
-def _user_folder(variable: str, default: str) -> Path:
-    given = os.environ.get(variable, "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / default) / "envweave"
+    return cache_folder() / "hub" / sha256
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.loopback import is_loopback, is_loopback_url
 from envweave_gym.hubs.prime.hub_id import LATEST, HubId, normalised
 from envweave_gym.net.http import BodyTooLarge, HttpConnection
 
@@ -30,7 +31,6 @@ _DEADLINE_S, _DOWNLOAD_DEADLINE_S = 30.0, 600.0
 _MAX_REDIRECTS = 5
 _PREFIX = "/api/v1"
 _SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _T = TypeVar("_T")
 
 
@@ -215,9 +215,8 @@ class PrimeApi:
         parts = _parts(url)
         host = parts.hostname or ""
         is_hub = host == _parts(self.url).hostname or host.endswith(HUB_HOSTS)
-        is_safe = parts.scheme == "https" or (
-            parts.scheme == "http" and _is_loopback(url) and _is_loopback(self.url)
-        )
+        is_local = is_loopback(host) and is_loopback_url(self.url)
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_local)
         if not (is_hub and is_safe and not parts.username and not parts.password):
             raise NotAvailable(
                 f"the hub refers to {shown(_origin(url))}, which is not a host of the hub; not used"
@@ -264,7 +263,7 @@ def _checked_base(url: str) -> str:
         parts = None
     if parts is None or not parts.hostname or parts.username or parts.query or parts.fragment:
         raise InvalidArgument(f"PRIME_API_BASE_URL={shown(url)} is not a URL like {DEFAULT_URL}")
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(base)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
         raise InvalidArgument(f"PRIME_API_BASE_URL={shown(url)} does not begin with https://")
     return base
 
@@ -281,11 +280,6 @@ def _parts(url: str) -> Any:
 def _origin(url: str) -> str:
     parts = _parts(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
-def _is_loopback(url: str) -> bool:
-    netloc = _parts(url).netloc.rpartition("@")[2]
-    return netloc in _LOOPBACK or netloc.rpartition(":")[0] in _LOOPBACK
 
 
 def _joined(base: str, href: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, need, shown
+from envweave_gym.core.loopback import is_loopback_url
 from envweave_gym.core.secret_reference import is_reference, read_reference
 from envweave_gym.training.tinker.local_server import LocalServer
 from envweave_gym.training.tinker.preflight import (
@@ -29,7 +30,6 @@ from envweave_gym.training.tinker.preflight import (
     check_health,
     checked_url,
     get,
-    is_loopback,
     models_of,
 )
 from envweave_gym.training.tinker.waiting import FIRST_EXPECTED_S, NOTICE_S, Waits, in_thread, print_line
@@ -218,7 +218,7 @@ class Connection:
         """Check the health, at most every ``POLL_S`` or ``REMOTE_POLL_S``; silence counts after ``SILENCE_S``."""
         with self._health_lock:
             now = time.monotonic()
-            if now - self._last_check < (POLL_S if is_loopback(self.base_url) else REMOTE_POLL_S):
+            if now - self._last_check < (POLL_S if is_loopback_url(self.base_url) else REMOTE_POLL_S):
                 return True
             answers = self._answers()
             self._last_check = time.monotonic()

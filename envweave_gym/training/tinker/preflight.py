@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import requests
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
+from envweave_gym.core.loopback import is_loopback_url
 from envweave_gym.training.tinker.waiting import Waits, in_thread
 
 HEALTH_S, MODELS_S = 2.5, 20.0
@@ -67,11 +68,6 @@ class Unreachable(EnvweaveError):
     """Raised if nothing takes the connection, or it breaks."""
 
 
-def is_loopback(url: str) -> bool:
-    """Return whether a URL names this machine."""
-    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-
-
 def checked_url(url: str, option: str) -> str:
     """Return the URL of a server without a slash at its end; raise ``InvalidArgument`` if it is none."""
     try:
@@ -92,7 +88,7 @@ def get(url: str, seconds: float, headers: dict[str, str] | None = None) -> Answ
 
     def send() -> Answer:
         with requests.Session() as session:
-            session.trust_env = not is_loopback(url)  # a proxy would answer for a dead local server
+            session.trust_env = not is_loopback_url(url)  # a proxy would answer for a dead local server
             with session.get(url, timeout=seconds, headers=headers, stream=True) as answer:
                 return Answer(answer.status_code, answer.raw.read(_LARGEST_ANSWER, decode_content=True))
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from envweave_gym_server.tinker.models.cache_folders import cache_folder, made_once
+from envweave_gym.os_support.xdg_folders import cache_folder
+from envweave_gym_server.tinker.models.cache_folders import made_once
 from envweave_gym_server.tinker.models.gguf import GgufFile, read_gguf
 from envweave_gym_server.tinker.models.llama import ModelConfig, Transformer
 from envweave_gym_server.tinker.models.tokenizer_files import write_gguf_tokenizer

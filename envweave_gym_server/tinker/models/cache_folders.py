@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,6 @@ from pathlib import Path
 from envweave_gym.os_support.file_lock import file_lock
 
 _MAKING_TIMEOUT_S = 600.0
-
-
-def cache_folder() -> Path:
-    """Return the folder of this package's caches: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envweave"
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor
 
+from envweave_gym.os_support.xdg_folders import cache_folder
 from envweave_gym_server.tinker.models.base_model import config_of
-from envweave_gym_server.tinker.models.cache_folders import cache_folder, made_once
+from envweave_gym_server.tinker.models.cache_folders import made_once
 from envweave_gym_server.tinker.models.llama import ModelConfig, Transformer, precision_for
 from envweave_gym_server.tinker.models.prefix_packing import pack
 from envweave_gym_server.tinker.models.target_logprobs import target_logprobs
