@@ -8,6 +8,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from stub_program import stub_package
 import envweave_gym
 from envweave_gym import messages_of, parse_action, state_of
 from envweave_gym.core.faults import EnvironmentCrashed, InvalidAction, InvalidArgument
-from envweave_gym.hubs.prime import hub_env, hub_packages, hub_team
+from envweave_gym.hubs.prime import hub_chats, hub_packages
 
 Make = Callable[..., Any]
 
@@ -32,7 +33,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def make(stub: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes the environment with a mode of the package; closes it at the end."""
-    monkeypatch.setattr(hub_env, "find_installed", lambda hub_id: stub)
+    monkeypatch.setattr(hub_chats, "find_installed", lambda hub_id: stub)
     made: list[Any] = []
 
     def one(mode: str = "guess", *, path: Path | None = None, rows: int = 3, **kwargs: Any) -> Any:
@@ -172,6 +173,23 @@ def test_a_program_that_hangs_is_a_timeout(make: Make):
     env.reset(seed=0)
     _, _, _, truncated, info = env.step("0")
     assert (truncated, info["fault"].kind) == (True, "timeout")
+    env.close()
+    assert programs() == []
+
+
+def test_the_fault_of_a_program_that_does_not_end_is_reported_at_its_deadline(make: Make):
+    env = make("block later", step_timeout=1.0, on_fault="truncate")
+    env.reset(seed=0)
+    stuck = programs()
+    begin = time.monotonic()
+    assert env.step("0")[-1]["fault"].kind == "timeout"
+    assert time.monotonic() - begin < 1.0 + 8.0  # on a loaded machine; the program has 15 s to tear down
+    assert all(one.is_running() for one in stuck)
+    env.reset(seed=0)  # with another program
+    for one in stuck:
+        with suppress(psutil.NoSuchProcess):  # it has died with its keeper
+            one.kill()
+    env.close()
     assert programs() == []
 
 
@@ -181,10 +199,11 @@ def test_a_program_that_is_ended_may_tear_down_what_it_has_started(make: Make, t
     env.reset(seed=0)
     if way == "timeout":
         assert env.step("0")[-1]["fault"].kind == "timeout"
+        env.close()
     elif way == "close":
         env.close()
     else:
-        env.unwrapped._session._finalizer()
+        env.unwrapped._chats._session._finalizer()
     assert (tmp_path / "done").read_text() == "done"
     assert programs() == []
 
@@ -356,7 +375,7 @@ def test_the_spaces_hold_what_is_returned_and_rendering_shows_the_chat(make: Mak
 
 
 def test_rows_of_a_vector_have_programs_of_their_own(stub: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hub_env, "find_installed", lambda hub_id: stub)
+    monkeypatch.setattr(hub_chats, "find_installed", lambda hub_id: stub)
     vector = envweave_gym.make("envweave/Hub-v0", num_envs=2, hub_id="acme/guess")
     try:
         observations, _ = vector.reset(seed=[1, 1], options=None)
@@ -372,7 +391,7 @@ def test_rows_of_a_vector_have_programs_of_their_own(stub: Any, monkeypatch: pyt
 def test_a_package_with_one_role_is_a_game_if_that_is_asked_for(
     stub: Any, monkeypatch: pytest.MonkeyPatch, api: Any
 ):
-    for module in (hub_team, hub_packages):
+    for module in (hub_chats, hub_packages):
         monkeypatch.setattr(module, "find_installed", lambda hub_id: stub)
     game = envweave_gym.make("prime://acme/guess", api=api, env_args={"rows": 1})
     try:

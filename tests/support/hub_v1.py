@@ -13,7 +13,7 @@ from hub_evaluations import KEY, answering
 from hub_interpreters import layered_interpreter
 from hub_wheels import V1_PAIR_SOURCE, V1_SHELL_SOURCE, V1_SOURCE, wheel
 
-from envweave_gym.hubs.prime import hub_env, hub_packages, hub_team
+from envweave_gym.hubs.prime import hub_chats, hub_env, hub_packages
 from envweave_gym.hubs.prime.hub_lock import HubPackage
 
 Make = Callable[..., Any]
@@ -36,7 +36,7 @@ def packages(folder: Path) -> Iterator[Make]:
         key = repr((name, make, env_args))
         if key not in made:
             with pytest.MonkeyPatch.context() as patch:
-                for module in (hub_env, hub_team, hub_packages):
+                for module in (hub_chats, hub_packages):
                     patch.setattr(module, "find_installed", lambda hub_id: (package, interpreter))
                 made[key] = make(hub_id=f"acme/{name}", env_args=env_args)
         return made[key]

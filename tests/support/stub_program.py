@@ -115,6 +115,8 @@ class Env:
             reply = await call(messages)
             if mode == "die later":
                 os._exit(4)
+            if mode == "block later":
+                time.sleep(3600)
             if mode in ("hang later", "teardown"):
                 await asyncio.sleep(3600)
             messages = [*messages, reply, {"role": "user", "content": f"Not {reply['content']}"}]
@@ -145,9 +147,18 @@ def stub_package(folder: Path) -> tuple[HubPackage, Path]:
     return package, made / "bin" / "python"
 
 
+def tools_wheel() -> bytes:
+    """A dependency of hub packages: a package, a module, a compiled one, a namespace, a file, and a command."""
+    paths = ("tools/__init__.py", "tools/part.py", "ours.py", "shared/one.py", "ours.json", "README.md")
+    files = dict.fromkeys((*paths, "fast.cpython-311-x86_64-linux-gnu.so"), b"")
+    files["tools-1.0.dist-info/entry_points.txt"] = b"[console_scripts]\ntool = tools:main\n"
+    return wheel("tools", "1.0", files=files, module="_tools_marker")
+
+
 def library_wheels(folder: Path) -> None:
-    """Write wheels of the stub into a folder that uv takes for its only index: one of each generation."""
+    """Write wheels into a folder that uv takes for its only index: the stub of each generation, and ``tools``."""
     folder.mkdir()
+    (folder / "tools-1.0-py3-none-any.whl").write_bytes(tools_wheel())
     for version in ("0.3.1", "0.3.2", "0.4.0"):
         files = {"verifiers/__init__.py": VERIFIERS.encode(), "verifiers/types.py": TYPES.encode()}
         if version == "0.4.0":

@@ -18,7 +18,7 @@ from hub_wheels import LOADED_SOURCE, V0_SOURCE, wheel
 from prime_hub import PrimeHub, serving
 
 import envweave_gym
-from envweave_gym.hubs.prime import hub_env, hub_packages
+from envweave_gym.hubs.prime import hub_chats, hub_packages
 from envweave_gym.hubs.prime.hub_lock import HubPackage
 
 if find_spec("verifiers") is None:
@@ -61,7 +61,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
         key = repr((name, kwargs))
         if key not in made:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(hub_env, "find_installed", lambda hub_id: (package, interpreter))
+                patch.setattr(hub_chats, "find_installed", lambda hub_id: (package, interpreter))
                 made[key] = gym.make("envweave/Hub-v0", hub_id=f"acme/{name}", **kwargs)
         return made[key]
 

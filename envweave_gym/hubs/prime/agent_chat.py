@@ -23,7 +23,7 @@ class AgentChat:
         self.tools: Chat = []
         self.sampling: dict[str, Any] = {}
 
-    def shown(self) -> Chat:
+    def observation(self) -> Chat:
         """Return a copy of the messages, as an observation."""
         return copy.deepcopy(self.messages)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import shutil
+import threading
 import time
 import weakref
 from collections import deque
@@ -66,8 +67,10 @@ class HubSession:
         """Start the program, and wait until it has loaded its environment."""
         self.config, self.package, self.interpreter = config, package, interpreter
         self._name = f"prime://{package.hub_id}"
-        self._running: _Running | None = None
+        self._running: _Program | None = None
         self._finalizer: Any = None
+        self._ending: list[_Program] = []
+        """Programs of lost episodes, which threads end in the background."""
         self._forget_episode()
         ready = self._start().ready
         self.agents, self.tasks, self.replaced = tuple(ready.agents), ready.tasks, ready.replaced
@@ -75,14 +78,15 @@ class HubSession:
 
     def _forget_episode(self) -> None:
         self._task: tuple[int, int] | None = None
-        self._answered: list[tuple[dict[str, str], dict[str, Any]]] = []
-        """The requests, as digests, and the replies of each step, by agent."""
+        self._journal: list[tuple[dict[str, str], dict[str, Any]]] = []
+        """The calls, as digests, and the replies of each step, by agent."""
         self.open_calls: dict[str, Call] = {}
         """The call of each agent that waits for its reply."""
         self.ending: Ending | None = None
-        self._is_behind = False
-        self._copied: dict[str, str] = {}
-        """In a copy: what :meth:`_request_digests` gave for the original."""
+        self._is_unstarted_copy = False
+        """Whether this is a copy of a session in mid-episode, and has no program yet."""
+        self._calls_of_original: dict[str, str] = {}
+        """In such a copy: digests of the original's open calls."""
 
     def begin(self, index: int, seed: int) -> None:
         """Begin an episode with a task, and wait for its first calls; an episode that goes on is aborted."""
@@ -99,26 +103,24 @@ class HubSession:
         running.begin(*self._task)
         self._wait(running)
 
-    def catch_up(self) -> None:
-        """In a copy: start a program, and play the recorded replies up to where the original stood."""
-        if not self._is_behind:
+    def resume_copy(self) -> None:
+        """In a copy that has no program yet: start one, and give it the recorded replies up to the original's state."""
+        if not self._is_unstarted_copy:
             return
-        self._is_behind = False
-        if self._task is None:
-            return
-        answered, self._answered = self._answered, []
+        self._is_unstarted_copy = False
+        recorded, self._journal = self._journal, []
         self._begin_task()
-        for asked, replies in answered:
-            self._check_repeated(asked)
+        for calls, replies in recorded:
+            self._check_repeated(calls)
             self.answer({agent: msgspec.convert(reply, Reply) for agent, reply in replies.items()})
-        self._check_repeated(self._copied)
+        self._check_repeated(self._calls_of_original)
 
     def _check_repeated(self, original: dict[str, str]) -> None:
         """Fail if the open calls are not those of the original episode."""
-        if self._request_digests() != original:
+        if self._call_digests() != original:
             self._fail("does not repeat itself: with the same replies it has called the model otherwise")
 
-    def _request_digests(self) -> dict[str, str]:
+    def _call_digests(self) -> dict[str, str]:
         """Return a digest of the messages of each open call, by agent."""
         return {agent: _digest(self.open_calls[agent].request.chat()) for agent in sorted(self.open_calls)}
 
@@ -127,9 +129,9 @@ class HubSession:
         running = self._running
         if running is None or not running.is_alive:
             self._fail("is not running any more")
-        self._answered.append(
+        self._journal.append(
             (
-                self._request_digests(),
+                self._call_digests(),
                 {agent: msgspec.to_builtins(replies[agent]) for agent in sorted(replies)},
             )
         )
@@ -147,11 +149,11 @@ class HubSession:
         call.check(reply)
         return assistant_message(reply, call.number)
 
-    def _wait(self, running: _Running) -> None:
+    def _wait(self, running: _Program) -> None:
         try:
             self.ending = running.wait(self.open_calls, self.agents if len(self.agents) > 1 else ())
         except TimeoutError:
-            self._stop(_CLOSE_PATIENCE_S)
+            self._stop_in_background()
             raise TimeoutError(
                 f"{self._name}: the program neither called the model nor ended in {self.config.step_timeout:g} s"
             ) from None
@@ -163,15 +165,15 @@ class HubSession:
             self._running is not None
             and self._task is not None
             and self.ending is None
-            and not self._is_behind
+            and not self._is_unstarted_copy
         ):
             self.open_calls = {}
             if not self._running.abort():
                 self._stop(0.0)
 
-    def _start(self) -> _Running:
+    def _start(self) -> _Program:
         self._stop(_CLOSE_PATIENCE_S)
-        running = _Running(self.config, self.package, self.interpreter)
+        running = _Program(self.config, self.package, self.interpreter)
         self._running = running
         self._finalizer = weakref.finalize(self, running.close, _CLOSE_PATIENCE_S)
         try:
@@ -188,7 +190,7 @@ class HubSession:
 
     def _fail(self, text: str, is_lasting: bool = False) -> NoReturn:
         """End the episode as lost; a program that may be in any state is not used again."""
-        self._stop(_CLOSE_PATIENCE_S)
+        self._stop_in_background()
         raise (Unplayable if is_lasting else EnvironmentCrashed)(f"{self._name} {text}")
 
     def _stop(self, patience_s: float) -> None:
@@ -198,17 +200,39 @@ class HubSession:
             self._finalizer.detach()
             running.close(patience_s)
 
+    def _stop_in_background(self) -> None:
+        """End the program in a thread: one that hangs may take its whole time, and the fault is reported at once."""
+        running, self._running = self._running, None
+        self.open_calls = {}
+        if running is None:
+            return
+        finalizer = self._finalizer  # until the program has ended: an exit of this process waits for it too
+        self._ending = [*(one for one in self._ending if not one.is_closed), running]
+
+        def end() -> None:
+            running.close(_CLOSE_PATIENCE_S)
+            finalizer.detach()
+
+        try:
+            threading.Thread(target=end, name="end of a hub program", daemon=True).start()
+        except RuntimeError:  # this machine has no more threads
+            end()
+
     def close(self) -> None:
-        """End the program; the next episode starts it again."""
+        """End the program, and wait for those that still end; the next episode starts it again."""
         if self._running is not None and self._task is not None and self.ending is None:
             self._abort()
         self._stop(_CLOSE_PATIENCE_S)
+        ending, self._ending = self._ending, []
+        for program in ending:
+            program.close(0.0)  # which waits for the thread that ends it
         self._forget_episode()
 
     def __getstate__(self) -> dict[str, Any]:
-        copied = self._copied if self._is_behind else self._request_digests()
-        state = {**self.__dict__, "_running": None, "_finalizer": None, "open_calls": {}, "_copied": copied}
-        return {**state, "_is_behind": self._task is not None and self.ending is None}
+        calls = self._calls_of_original if self._is_unstarted_copy else self._call_digests()
+        own = {"_running": None, "_finalizer": None, "_ending": [], "open_calls": {}}
+        is_open = self._task is not None and self.ending is None
+        return {**self.__dict__, **own, "_calls_of_original": calls, "_is_unstarted_copy": is_open}
 
 
 def _digest(messages: list[dict[str, Any]]) -> str:
@@ -219,7 +243,7 @@ def declared_agents(package: HubPackage, interpreter: Path) -> tuple[str, ...]:
     """Return the agents that a package declares; none if it cannot say so without arguments, or is of v0."""
     if package.generation == "v0":
         return ()
-    running = _Running(HubConfig(hub_id=str(package.hub_id)), package, interpreter)
+    running = _Program(HubConfig(hub_id=str(package.hub_id)), package, interpreter)
     try:
         running.load(only_agents=True)
     except _Failed:
@@ -237,14 +261,16 @@ class _Failed(Exception):
         self.is_lasting = is_lasting
 
 
-class _Running:
+class _Program:
     """One process of the program with its port; its messages, calls and end arrive in one queue."""
 
     def __init__(self, config: HubConfig, package: HubPackage, interpreter: Path) -> None:
         self._config, self._package = config, package
         self._owner, self._events = Owner(), queue.SimpleQueue[Any]()
         self._episode = self._aborts = 0
-        self._over = True
+        self._is_over = True
+        self._closing = threading.RLock()  # collecting garbage may close it in the thread that does
+        self.is_closed = False
         self._backlog: deque[Call] = deque()
         """Calls of agents whose earlier call has no reply yet."""
         self._counts: dict[str, int] = {}
@@ -306,7 +332,7 @@ class _Running:
     def begin(self, index: int, seed: int) -> None:
         """Begin an episode."""
         self._episode += 1
-        self._over = False
+        self._is_over = False
         self._backlog.clear()
         self._counts.clear()
         self._port.drop_calls("the episode is over")
@@ -321,7 +347,7 @@ class _Running:
         deadline = time.monotonic() + self._config.step_timeout
         idle, settled = IdleCheck(self._process.pid), deadline
         for _ in range(len(self._backlog)):
-            if self._take(self._backlog.popleft(), calls):
+            if self._sort_in(self._backlog.popleft(), calls):
                 settled = min(deadline, time.monotonic() + SETTLE_LIMIT_S)
         while not calls or (len(calls) < len(simultaneous) and time.monotonic() < settled):
             try:
@@ -333,17 +359,17 @@ class _Running:
                     break
                 continue
             if isinstance(event, Call):
-                if self._take(event, calls):
+                if self._sort_in(event, calls):
                     settled = min(deadline, time.monotonic() + SETTLE_LIMIT_S)
                     idle = IdleCheck(self._process.pid)
             elif event.get("is") == "ended" and event.get("episode") == self._episode:
-                self._over = True
+                self._is_over = True
                 return self._ending(event)
         return None
 
-    def _take(self, call: Call, calls: dict[str, Call]) -> bool:
+    def _sort_in(self, call: Call, calls: dict[str, Call]) -> bool:
         """Add a call of this episode to ``calls``; refuse one of another episode, of no role, or a role's second."""
-        if call.is_gone or self._over or call.prefix not in ("", f"e{self._episode}"):
+        if call.is_gone or self._is_over or call.prefix not in ("", f"e{self._episode}"):
             call.refuse("the episode of this call is over")
             return False
         agent = call.request.model
@@ -372,10 +398,10 @@ class _Running:
 
     def abort(self) -> bool:
         """Cancel the episode, and wait until the program has; return whether it can go on."""
-        if self._over or not self.is_alive:  # a forked process would wait for what its parent gets
+        if self._is_over or not self.is_alive:  # a forked process would wait for what its parent gets
             return self.is_alive
         self._aborts += 1
-        self._over = True
+        self._is_over = True
         self._process.send({"do": "abort", "number": self._aborts})
         deadline = time.monotonic() + _ABORT_TIMEOUT_S
         try:
@@ -410,6 +436,10 @@ class _Running:
         """End the process and the port, and remove the scratch folder."""
         if not self._owner.is_here():
             return
-        self._port.close()  # first: a call without a reply would keep the program from tearing down
-        self._process.close(patience_s)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with self._closing:  # a second caller waits until the first has ended it
+            if self.is_closed:
+                return
+            self._port.close()  # first: a call without a reply would keep the program from tearing down
+            self._process.close(patience_s)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self.is_closed = True

@@ -70,8 +70,10 @@ class EnvweaveHarness(Harness[EnvweaveHarnessConfig]):
 class _Loop:
     """One conversation with the model."""
 
-    def __init__(self, http: httpx.AsyncClient, endpoint: str, model: str, gate: str | None) -> None:
-        self._http, self._model, self._gate = http, model, gate
+    def __init__(
+        self, http: httpx.AsyncClient, endpoint: str, model: str, interception_url: str | None
+    ) -> None:
+        self._http, self._model, self._interception_url = http, model, interception_url
         self._url = f"{endpoint.rstrip('/')}/chat/completions"
         self._tools: Chat = []
         self._dispatch: dict[str, tuple[str, str]] = {}
@@ -100,9 +102,11 @@ class _Loop:
 
     async def _result_of(self, call: dict[str, Any]) -> dict[str, Any]:
         name, arguments = call["function"]["name"], call["function"].get("arguments") or "{}"
-        if self._gate:
+        if self._interception_url:
             question = {"tool_call_id": call["id"], "name": name, "arguments": _loaded(arguments)}
-            decision = (await self._http.post(self._gate, json=question)).raise_for_status().json()
+            decision = (
+                (await self._http.post(self._interception_url, json=question)).raise_for_status().json()
+            )
             if decision["action"] == "stop":
                 raise RuntimeError(decision["reason"])
             if decision["action"] == "deny":
