@@ -5,20 +5,32 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envweave_gym.core.faults import InvalidArgument, nearest, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, nearest, shown
+
+if TYPE_CHECKING:
+    from envweave_gym.testing.atlas.atlas_file import Atlas
+    from envweave_gym.testing.atlas.survey import Effort, InstalledSuite
 
 
 def add_options(parser: Any) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    add("suite", metavar="SUITE", nargs="+", help="a requirement such as minigrid==3.2.0, or a suite's name")
+    add("suite", metavar="SUITE", nargs="*", help="a requirement such as minigrid==3.2.0, or a suite's name")
+    add(
+        *("--from",),
+        metavar="FILE",
+        dest="file",
+        type=Path,
+        help="make the run that this TOML file describes; SUITE names some of its suites",
+    )
     add("--here", action="store_true", help="the suites are packages that are installed in this Python")
     add(
-        "--module",
+        *("--module",),
         metavar="MODULE",
         dest="modules",
         action="append",
@@ -31,14 +43,21 @@ def add_options(parser: Any) -> None:
     add("--ids", metavar="PATTERN", action="append", default=[], help="only these IDs, such as 'ALE/*'")
     add("--limit", metavar="N", type=_positive, help="at most N IDs of a suite, at equal distances")
     add("--rule", metavar="RULE", action="append", default=[], help="only this rule and the first, contract")
-    add("--kit", action="store_true", help="run the conformance kit on each ID, too; this takes longer")
+    add("--no-kit", action="store_true", help="leave out the conformance kit, which takes most of the time")
     add("--jobs", metavar="N", type=_positive, default=os.cpu_count() or 1, help="IDs that are tried at once")
     add(
         *("--deadline",),
         metavar="SECONDS",
         type=_positive,
         default=60,
-        help="processor time that a script may take (default: 60); five times as much altogether",
+        help="processor time that a script may take (default: 60), the kit five times and an ID ten times that",
+    )
+    add(
+        *("--memory",),
+        metavar="MB",
+        type=_positive,
+        default=4096,
+        help="memory that a script may hold with all its processes (default: 4096)",
     )
     add(
         *("--out",),
@@ -46,6 +65,12 @@ def add_options(parser: Any) -> None:
         type=Path,
         default=Path("atlas"),
         help="folder of atlas.jsonl, atlas.md and scripts/ (default: atlas); a run goes on with what is there",
+    )
+    add(
+        *("--page",),
+        metavar="FILE",
+        type=Path,
+        help="also write the table between the markers of this Markdown file, and its data beside it",
     )
 
 
@@ -56,63 +81,100 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Survey the suites and write the files; the exit code is 0 whatever is found."""
-    from envweave_gym.testing.atlas.survey import opened, survey
+    """Survey the suites and write the files; the exit code is 0 whatever is found, and 1 if a suite was left out."""
+    from envweave_gym.testing.atlas.atlas_file import opened
+    from envweave_gym.testing.atlas.survey import Effort
 
-    rules = _rules(args.rule)
-    suites = [_suite(name, args) for name in args.suite]
+    if args.page is not None:
+        from envweave_gym.testing.atlas.atlas_page import filled_page
+
+        filled_page(args.page, None)  # refuse it before anything is tried
+    effort = Effort(
+        rules=_rules(args.rule, args.no_kit),
+        jobs=args.jobs,
+        deadline_s=args.deadline,
+        memory_mb=args.memory,
+    )
+    suites = _of_command_line(args) if args.file is None else _of_file(args)
     with opened(args.out / "atlas.jsonl") as atlas:
         try:
-            survey(
-                atlas,
-                suites,
-                patterns=args.ids,
-                limit=args.limit,
-                jobs=args.jobs,
-                deadline_s=args.deadline,
-                rules=rules,
-                report=partial(print, flush=True),
-            )
+            left_out = _survey_all(atlas, suites, effort)
         finally:
-            _write(atlas, args.out)
-    return 0
+            _write(atlas, args.out, args.page)
+    return 1 if left_out else 0
 
 
-def _rules(given: list[str]) -> list[str]:
-    from envweave_gym.testing.atlas.script_composition import RULES
+def _survey_all(
+    atlas: Atlas, suites: Sequence[tuple[str, Callable[[], InstalledSuite]]], effort: Effort
+) -> int:
+    """Survey the suites one after the other; return the number of those that cannot be surveyed here."""
+    from envweave_gym.testing.atlas.survey import survey, without_ids
+
+    left_out = 0
+    for name, installed in suites:
+        try:
+            survey(atlas, installed(), effort, partial(print, flush=True))
+        except EnvweaveError as error:
+            if len(suites) == 1:
+                raise
+            left_out += 1
+            print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+            atlas.add(without_ids(atlas, name, str(error)))
+    return left_out
+
+
+def _rules(given: list[str], no_kit: bool) -> list[str]:
+    from envweave_gym.testing.atlas.survey import ALL_RULES
 
     for rule in given:
-        if rule not in RULES:
+        if rule not in ALL_RULES:
             raise InvalidArgument(
-                f"there is no rule {rule!r}{nearest(rule, RULES)}; there are {', '.join(RULES)}"
+                f"there is no rule {rule!r}{nearest(rule, ALL_RULES)}; there are {', '.join(ALL_RULES)}"
             )
-    return [rule for rule in RULES if rule in given or rule == RULES[0]] if given else [*RULES]
+    wanted = {*given, ALL_RULES[0]} if given else set(ALL_RULES)
+    return [rule for rule in ALL_RULES if rule in wanted and not (no_kit and rule == "kit")]
 
 
-def _write(atlas: Any, folder: Path) -> None:
-    from envweave_gym.testing.atlas.atlas_page import page, rules_table, write_scripts
+def _write(atlas: Atlas, folder: Path, page_file: Path | None) -> None:
+    from envweave_gym.testing.atlas.atlas_page import filled_page, page, rules_table, write_scripts
 
     text = f"# Atlas\n\n{page(atlas)}\n## Rules\n\n{rules_table()}\n"
     (folder / "atlas.md").write_text(text, encoding="utf-8")
     number = write_scripts(atlas.ids.values(), folder / "scripts")
     print(f"{folder / 'atlas.md'}: {len(atlas.ids)} IDs; {number} scripts in {folder / 'scripts'}")
+    if page_file is not None:
+        page_file.write_text(filled_page(page_file, atlas), encoding="utf-8")
+        page_file.with_suffix(".jsonl").write_bytes(atlas.brief())
 
 
-def _suite(name: str, args: argparse.Namespace) -> Any:
-    """Return the suite that a word of the command line means, with the interpreter that has it."""
-    from envweave_gym.suites.requirement_lists import (
-        check_requirements,
-        name_of,
-        with_inside,
-        without_credentials,
-    )
-    from envweave_gym.suites.suite_files import known_suites
-    from envweave_gym.suites.virtual_environments import interpreter_of
-    from envweave_gym.testing.atlas.survey import Suite
+# Suites
 
-    modules = tuple(args.modules)
+
+def _of_command_line(args: argparse.Namespace) -> list[tuple[str, Callable[[], InstalledSuite]]]:
+    from envweave_gym.testing.atlas.survey import InstalledSuite
+
+    if not args.suite:
+        raise InvalidArgument("give a SUITE, such as minigrid==3.2.0, or --from FILE")
+    chosen = {"modules": tuple(args.modules), "ids": tuple(args.ids), "limit": args.limit}
     if args.here:
-        return Suite(name, (name,), sys.executable, modules, {} if args.kit else None)
+        return [
+            (name, partial(InstalledSuite, name=name, distributions=(name,), python=sys.executable, **chosen))
+            for name in args.suite
+        ]
+    # Suites that are missing, or misspelled, are refused before the first is tried.
+    found = [_named(name, args, chosen) for name in args.suite]
+    return [(one.name, partial(_itself, one)) for one in found]
+
+
+def _itself(suite: InstalledSuite) -> InstalledSuite:
+    return suite
+
+
+def _named(name: str, args: argparse.Namespace, chosen: dict[str, Any]) -> InstalledSuite:
+    """Return the suite that a word of the command line means, with the interpreter that has it."""
+    from envweave_gym.suites.requirement_lists import check_requirements, name_of, without_credentials
+    from envweave_gym.suites.suite_files import known_suites
+
     known = known_suites().get(name)
     what = f"the suite {without_credentials(name)}"
     own, base = ([name], None) if known is None else (known.requirements, known.file.parent)
@@ -120,13 +182,55 @@ def _suite(name: str, args: argparse.Namespace) -> Any:
     title = name_of(requirements[0]) if known is None else name
     requirements += check_requirements(what, args.extra) if args.extra else ()
     python = args.python if known is None else args.python or known.python
+    command = f"envweave atlas {without_credentials(name)} --install"
+    return _installed(title, requirements, python, args.install, what, command, chosen)
+
+
+def _of_file(args: argparse.Namespace) -> list[tuple[str, Callable[[], InstalledSuite]]]:
+    """Return the suites of a file; each is installed when its turn has come."""
+    from envweave_gym.suites.requirement_lists import check_requirements
+    from envweave_gym.testing.atlas.run_file import suites_in
+
+    given = {"--here": args.here, "--module": args.modules, "--with": args.extra, "--python": args.python}
+    given["--ids"] = args.ids
+    for option, value in given.items():
+        if value:
+            raise InvalidArgument(f"{option} is of no use with --from: the file says it of each suite")
+    found: list[tuple[str, Callable[[], InstalledSuite]]] = []
+    for name, suite in suites_in(args.file, args.suite).items():
+        what = f"the suite {name} of {args.file}"
+        requirements = check_requirements(what, suite.requirements, args.file.parent)
+        limits = [one for one in (suite.limit, args.limit) if one is not None]
+        chosen = {"modules": suite.modules, "ids": suite.ids, "note": suite.note}
+        chosen["limit"] = min(limits) if limits else None
+        command = f"envweave atlas --from {args.file} --install"
+        rest = (suite.python, args.install, what, command, chosen)
+        found.append((name, partial(_installed, name, list(requirements), *rest)))
+    return found
+
+
+def _installed(
+    title: str,
+    requirements: list[str],
+    python: str | None,
+    install: bool,
+    what: str,
+    command: str,
+    chosen: dict[str, Any],
+) -> InstalledSuite:
+    from envweave_gym.registry.in_suites import with_inside
+    from envweave_gym.suites.requirement_lists import name_of
+    from envweave_gym.suites.virtual_environments import interpreter_of
+    from envweave_gym.testing.atlas.survey import InstalledSuite
+
     interpreter = interpreter_of(
-        with_inside(requirements),
-        python=python,
-        install=args.install,
-        what=what,
-        command=f"envweave atlas {without_credentials(name)} --install",
+        with_inside(requirements), python=python, install=install, what=what, command=command
     )
     given = {"backend": "venv", "requirements": requirements, "python": python}
-    kit = {key: value for key, value in given.items() if value is not None} if args.kit else None
-    return Suite(title, tuple(map(name_of, requirements)), str(interpreter), modules, kit)
+    return InstalledSuite(
+        name=title,
+        distributions=tuple(map(name_of, requirements)),
+        python=str(interpreter),
+        make={key: value for key, value in given.items() if value is not None},
+        **chosen,
+    )

@@ -31,7 +31,7 @@ from envweave_gym.suites.requirement_lists import is_url, name_of, with_inside
 from envweave_gym.suites.suite_env import streamed, suite_env
 from envweave_gym.suites.suite_files import free_name, suite_named, suite_of
 from envweave_gym.suites.suite_games import SuiteAEC, SuiteParallel
-from envweave_gym.suites.suite_session import Launch, SharedProcess, SuiteSession
+from envweave_gym.suites.suite_session import Launch, SuiteSession, shared_process
 from envweave_gym.suites.suite_vector import SuiteVector
 from envweave_gym.suites.virtual_environments import (
     Marker,
@@ -121,7 +121,7 @@ def _vector(call: MakeCall, num_envs: int, parts: _Parts) -> Any:
         make = partial(suite_env, launch, stack, parts.spec_of)
         return vector_of_singles(launch.name, make, num_envs, how, options, group)
     count = min(num_envs, parts.processes or max(2, os.cpu_count() or 1))
-    processes = [SharedProcess() for _ in range(count)]
+    processes = [shared_process(launch.folder) for _ in range(count)]
     sessions = [SuiteSession(launch, processes[row % count]) for row in range(num_envs)]
     try:
         begun = [one.begin_open() for one in sessions]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,22 @@ class Launch:
 class SharedProcess:
     """Holder of one process that several environments share; a process that has ended is replaced."""
 
-    def __init__(self) -> None:
-        self._lock, self._users = threading.Lock(), 0
+    def __init__(self, *, stays: bool = False) -> None:
+        """``stays`` keeps the process between its last environment and the next, until :meth:`close`."""
+        self._lock, self._users, self._stays = threading.Lock(), 0, stays
         self._process: SuiteProcess | None = None
 
     def __reduce__(self) -> Any:
         return SharedProcess, ()
+
+    def close(self) -> None:
+        """End the process if no environment uses it, and else with its last one."""
+        with self._lock:
+            self._stays = False
+            if self._users > 0 or self._process is None:
+                return
+            process, self._process = self._process, None
+        process.close()
 
     def take(self, environment: VirtualEnvironment, name: str) -> SuiteProcess:
         """Return the running process for one more user, or start one."""
@@ -74,10 +85,38 @@ class SharedProcess:
             if process is not self._process:  # it was replaced, when it had ended
                 return
             self._users -= 1
-            if self._users > 0:
+            if self._users > 0 or self._stays:
                 return
             self._process = None
         process.close()
+
+
+_processes: dict[Path, SharedProcess] | None = None
+"""Processes of :func:`one_process` by the folders of virtual environments; ``None`` outside of it."""
+
+
+@contextmanager
+def one_process() -> Generator[None]:
+    """Let all environments of a suite that are made in the block share one process, to save its start.
+
+    They take turns, as in this process, and are all lost if one of them ends the process. The rows of
+    ``AsyncVectorEnv`` have processes of their own nevertheless, and so have forked processes.
+    """
+    global _processes
+    before, _processes = _processes, {}
+    try:
+        yield
+    finally:
+        processes, _processes = _processes, before
+        for process in processes.values():
+            process.close()
+
+
+def shared_process(folder: Path) -> SharedProcess:
+    """Return a holder of a process of the suite in this folder; within :func:`one_process` always the same one."""
+    if _processes is None:
+        return SharedProcess()
+    return _processes.setdefault(folder, SharedProcess(stays=True))
 
 
 class SuiteSession:
@@ -88,7 +127,7 @@ class SuiteSession:
         self.launch = launch
         for argument, value in launch.kwargs.items():
             check_sendable(launch.name, f"{argument}={shown(value)}", value)
-        self._shared = shared or SharedProcess()
+        self._shared = shared or shared_process(launch.folder)
         self._environment: VirtualEnvironment | None = None
         self._process: SuiteProcess | None = None
         self._handle = 0

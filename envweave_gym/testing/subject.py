@@ -22,6 +22,7 @@ from envweave_gym.registry.catalog import Api, cards
 from envweave_gym.registry.make import make
 from envweave_gym.registry.names import resolve
 from envweave_gym.testing.traces import Player, player_of
+from envweave_gym.wrappers.scalar_rewards import is_scalar_reward
 
 APIS: tuple[Api, ...] = get_args(Api)
 
@@ -89,6 +90,8 @@ class Subject:
     """Whether the environment runs in another process, where a copy of the client would not copy the episode."""
     in_suite: bool = False
     """Whether it is of a package in a virtual environment of its own, whose IDs are not registered here."""
+    converts_rewards: bool = False
+    """Whether ``reward=`` makes one number of its rewards, so that those of ``env.unwrapped`` are none."""
 
     @property
     def is_game(self) -> bool:
@@ -121,8 +124,8 @@ class Subject:
         return Form(f"{self.name} (unwrapped)", api, partial(self.make, api=api), unwrapped=True)
 
     def forms(self) -> list[Form]:
-        """Return the wrapped form of every API, then the unwrapped one."""
-        return [*self.stacks(), self.core()]
+        """Return the wrapped form of every API, then the unwrapped one unless its rewards are converted."""
+        return self.stacks() if self.converts_rewards else [*self.stacks(), self.core()]
 
     @property
     def is_launched(self) -> bool:
@@ -181,7 +184,11 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **
     for env in found.values():
         env.close()
     nondeterministic = bool(spec and spec.nondeterministic)
-    return Subject(name, build, tuple(found), nondeterministic, methods, remote, in_suite=backend == "venv")
+    return Subject(
+        *(name, build, tuple(found), nondeterministic, methods, remote),
+        in_suite=backend == "venv",
+        converts_rewards=is_scalar_reward(kwargs.get("reward")),
+    )
 
 
 def _usable(methods: tuple[str, ...] | None, backend: Any) -> tuple[str, ...]:

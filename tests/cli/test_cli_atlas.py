@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from envweave_gym.cli import USAGE, main
+from envweave_gym.testing.atlas.atlas_file import Atlas
+from envweave_gym.testing.atlas.atlas_page import filled_page
+from envweave_gym.testing.atlas.run_file import suites_in
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,59 @@ def test_paths_of_a_named_suite_are_relative_to_its_file(
     monkeypatch.chdir(elsewhere)
     assert main(["atlas", "toys", "--with", "."]) == 1
     assert f"toys needs {package}, {elsewhere}, msgspec" in capsys.readouterr().err
+
+
+def described(folder: Path, text: str) -> Path:
+    file = folder / "run.toml"
+    file.write_text(text)
+    return file
+
+
+def test_one_file_describes_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = described(
+        tmp_path,
+        '[suites.one]\nrequirements = ["one==1.0"]\nlimit = 3\nids = ["One/*"]\n'
+        '[suites.two]\nrequirements = ["two==2.0"]\nnote = "It needs a display."\n',
+    )
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n<!-- begin of the atlas -->\n<!-- end of the atlas -->\n")
+    words = ["atlas", "--from", str(file), "--out", str(tmp_path / "out"), "--page", str(page)]
+    assert main(words) == 1  # nothing is installed without consent
+    assert f"envweave atlas --from {file} --install" in capsys.readouterr().err
+    text = page.read_text()
+    for name in ("one", "two"):
+        assert f"- **{name}**: the suite {name} of" in text
+    assert len(page.with_suffix(".jsonl").read_text().splitlines()) == 2
+
+
+def test_the_run_of_the_documentation_is_well_formed():
+    docs = Path(__file__).parents[2] / "docs"
+    assert len(suites_in(docs / "atlas.toml")) >= 12
+    assert filled_page(docs / "atlas.md", None) == (docs / "atlas.md").read_text()
+    if (docs / "atlas.jsonl").exists():
+        atlas = Atlas(docs / "atlas.jsonl")
+        assert filled_page(docs / "atlas.md", atlas) == (docs / "atlas.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "error"),
+    [
+        ("[suites.one]\n", [], "requirements"),
+        ('[suites.one]\nrequirements = ["one"]\nlimits = 3\n', [], "limits"),
+        ("[suites", [], "does not describe a run"),
+        ('[suites.one]\nrequirements = ["one"]\n', ["on"], "'one'"),
+        ('[suites.one]\nrequirements = ["one"]\n', ["--ids", "A*"], "--ids"),
+        ('[suites.one]\nrequirements = ["--index-url x"]\n', [], "option"),
+        ('[suites.one]\nrequirements = ["one"]\n', ["--page", "no/such/page.md"], "begin of the atlas"),
+    ],
+)
+def test_a_file_that_does_not_describe_a_run_is_refused(
+    text: str, words: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = described(tmp_path, text)
+    assert main(["atlas", *words, "--from", str(file), "--out", str(tmp_path / "out")]) == USAGE
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ import numpy as np
 
 BROKEN = {
     "OutsideSpace": ("contract", "broken"),
-    "VectorReward": ("contract", "broken"),
+    "VectorReward": ("scalar_rewards", "broken"),
+    "InfiniteVectorReward": ("contract", "broken"),
     "Raises": ("contract", "raises"),
     "RaisesLater": ("contract", "raises"),
     "Segfaults": ("contract", "crashes"),
@@ -106,6 +107,18 @@ class VectorReward(Good):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
         return (observation, np.array([reward, 0.0]), *rest)
+
+
+class InfiniteVectorReward(Good):
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return (observation, [np.inf, 0.0], *rest)
+
+
+class NeedsMuchMemory(Good):
+    def begin(self) -> None:
+        self.large = bytearray(os.urandom(1)) * (300 << 20)
+        time.sleep(600)
 
 
 class Raises(Good):
@@ -274,7 +287,7 @@ class OptionsNeedKey(Good):
         return super().reset(seed=seed)
 
 
-MADE = ("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", *BROKEN)
+MADE = ("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", "NeedsMuchMemory", *BROKEN)
 
 _REGISTRATION = """
 for _name in MADE:

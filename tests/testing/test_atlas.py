@@ -17,19 +17,21 @@ import psutil
 import pytest
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.testing.atlas.atlas_page import page, rules_table, write_scripts
-from envweave_gym.testing.atlas.id_probe import IdProbe, IdRecord
+from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord, opened
+from envweave_gym.testing.atlas.atlas_page import BEGIN, END, filled_page, page, rules_table, write_scripts
+from envweave_gym.testing.atlas.id_probe import OUT_OF_TIME, Finding, IdProbe, IdRecord
 from envweave_gym.testing.atlas.kit_probe import try_kit
 from envweave_gym.testing.atlas.prober import Ended, Prober
 from envweave_gym.testing.atlas.script_composition import RULES, promise_of, script_of
-from envweave_gym.testing.atlas.survey import Atlas, Suite, opened, survey
+from envweave_gym.testing.atlas.survey import Effort, InstalledSuite, survey, without_ids
+from envweave_gym.testing.atlas.verdicts import TOO_LARGE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 HANGING = ("Hangs", "HangsUnseeded")
 WHOLE = (
     *("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", "IgnoresSeed", "Remembers", "Rewrites"),
-    *("RaisesLater", "Segfaults", "LeaksThreads", "LeaksProcesses"),
+    *("VectorReward", "RaisesLater", "Segfaults", "LeaksThreads", "LeaksProcesses"),
 )
 """IDs that are tried with all rules."""
 GAME = dict.fromkeys(("parallel", "aec"), "envweave/CodeReview-v0")
@@ -41,8 +43,18 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def toys(interpreter: str) -> Suite:
-    return Suite("misbehaving", ("misbehaving",), interpreter)
+def toys(interpreter: str) -> InstalledSuite:
+    return InstalledSuite(name="misbehaving", distributions=("misbehaving",), python=interpreter)
+
+
+def some(suite: InstalledSuite, *ids: str, limit: int | None = None, **kwargs: Any) -> InstalledSuite:
+    """Return the suite with these of its IDs."""
+    return msgspec.structs.replace(suite, ids=ids, limit=limit, **kwargs)
+
+
+def by(*rules: str, jobs: int = 1, deadline_s: float = 30) -> Effort:
+    """Return the effort of these rules, or of all without the kit."""
+    return Effort(rules=rules or RULES, jobs=jobs, deadline_s=deadline_s)
 
 
 def quiet(_: str) -> None:
@@ -50,12 +62,10 @@ def quiet(_: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def atlas(toys: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Atlas]:
+def atlas(toys: InstalledSuite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Atlas]:
     """Some IDs with all rules."""
     with opened(tmp_path_factory.mktemp("atlas") / "atlas.jsonl") as atlas:
-        survey(
-            atlas, [toys], patterns=[f"Toy/{name}-v0" for name in WHOLE], jobs=2, deadline_s=30, report=quiet
-        )
+        survey(atlas, some(toys, *(f"Toy/{name}-v0" for name in WHOLE)), by(jobs=2), quiet)
         yield atlas
 
 
@@ -64,7 +74,7 @@ def record(atlas: Atlas, name: str) -> IdRecord:
 
 
 @pytest.fixture(scope="module")
-def prober(toys: Suite) -> Iterator[Prober]:
+def prober(toys: InstalledSuite) -> Iterator[Prober]:
     prober = Prober(toys.python, ["gymnasium.utils.env_checker", "misbehaving_suite"])
     yield prober
     prober.close()
@@ -110,7 +120,7 @@ def test_an_id_that_cannot_be_made_here_is_no_finding(atlas: Atlas, name: str, w
     assert not found.findings
 
 
-def test_a_script_is_short_and_runs_alone(atlas: Atlas, toys: Suite, tmp_path: Path):
+def test_a_script_is_short_and_runs_alone(atlas: Atlas, toys: InstalledSuite, tmp_path: Path):
     (finding,) = record(atlas, "RaisesLater").findings
     assert finding.moves == 5
     (finding,) = record(atlas, "Rewrites").findings
@@ -132,20 +142,31 @@ def test_the_page_has_a_row_for_the_suite_and_the_findings_by_kind(atlas: Atlas)
     text = page(atlas)
     (row,) = [line for line in text.splitlines() if line.startswith("| misbehaving 1.0 |")]
     ids, probed = len(misbehaving_suite.MADE), len(WHOLE) - 2
-    assert [cell.strip() for cell in row.split("|")][2:5] == [str(ids), str(probed), "2"]
-    for part in ("## Leaks", "## Ends the process", "`Toy/Segfaults-v0`", "SIGSEGV", "4 threads"):
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[2:6] == [str(ids), str(probed), "3", "1"]  # vectors have a column, and are no finding
+    for part in (
+        "## Leaks",
+        "## Ends the process",
+        "`Toy/Segfaults-v0`",
+        "SIGSEGV",
+        "4 threads",
+        "shape (2,)",
+        "## Not tried",
+    ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 120 or "|" in max(text.splitlines(), key=len)
     assert all(f"`{rule}`" in rules_table() for rule in RULES)
 
 
-def test_a_run_goes_on_where_another_was_killed(toys: Suite, tmp_path: Path):
+def test_a_run_goes_on_where_another_was_killed(toys: InstalledSuite, tmp_path: Path):
     path = tmp_path / "atlas.jsonl"
     code = (
         "import sys; from pathlib import Path; from envweave_gym.testing.atlas.survey import *\n"
+        "from envweave_gym.testing.atlas.atlas_file import opened\n"
         f"with opened(Path({str(path)!r})) as atlas:\n"
-        f"    survey(atlas, [Suite('misbehaving', ('misbehaving',), {toys.python!r})],\n"
-        "        patterns=['Toy/Go*', 'Toy/Hangs-v0'], rules=['contract'], report=lambda line: print(line, flush=True))"
+        f"    suite = InstalledSuite(name='misbehaving', distributions=('misbehaving',), python={toys.python!r},\n"
+        "        ids=('Toy/Go*', 'Toy/Hangs-v0'))\n"
+        "    survey(atlas, suite, Effort(rules=['contract']), lambda line: print(line, flush=True))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
@@ -160,18 +181,18 @@ def test_a_run_goes_on_where_another_was_killed(toys: Suite, tmp_path: Path):
         file.write(b'{"id": {"suite": "misbeh')  # as if killed while it wrote
     lines: list[str] = []
     with opened(path) as atlas:
-        survey(atlas, [toys], patterns=["Toy/Go*"], rules=["contract"], report=lines.append)
+        survey(atlas, some(toys, "Toy/Go*"), by("contract"), lines.append)
     assert "1 chosen, 0 to be tried" in lines[0]
     assert [key[2] for key in Atlas(path).ids] == ["Toy/Good-v0"]
 
 
-def test_an_id_is_tried_again_with_rules_that_are_not_in_the_atlas(toys: Suite, tmp_path: Path):
+def test_an_id_is_tried_again_with_rules_that_are_not_in_the_atlas(toys: InstalledSuite, tmp_path: Path):
     lines: list[str] = []
 
     def surveyed(*rules: str) -> str:
         lines.clear()
         names = ["Toy/Good-v0", "Toy/Raises-v0", "Toy/NeedsPackage-v0"]
-        survey(atlas, [toys], patterns=names, rules=rules, report=lines.append)
+        survey(atlas, some(toys, *names), by(*rules), lines.append)
         return lines[0]
 
     with opened(tmp_path / "atlas.jsonl") as atlas:
@@ -183,12 +204,17 @@ def test_an_id_is_tried_again_with_rules_that_are_not_in_the_atlas(toys: Suite, 
         assert atlas.suites["misbehaving"].versions["python"] == platform.python_version()
 
 
-def test_the_kit_is_run_in_this_python(toys: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_kit_is_run_in_this_python(toys: InstalledSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     misbehaving_suite.write_module(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    suite = msgspec.structs.replace(toys, kit={})
+    suite = some(toys, "Toy/GlobalGenerator-v0")
+    lines: list[str] = []
     with opened(tmp_path / "atlas.jsonl") as atlas:
-        survey(atlas, [suite], patterns=["Toy/GlobalGenerator-v0"], rules=["contract"], report=quiet)
+        survey(atlas, suite, by("contract"), quiet)
+        survey(atlas, suite, by("contract", "kit"), lines.append)
+        assert "1 to be tried" in lines[0]
+        survey(atlas, suite, by("contract", "kit"), lines.append)
+        assert "0 to be tried" in lines[-1]
         found = record(atlas, "GlobalGenerator")
         assert "## Fails a check of the conformance kit" in page(atlas)
     assert found.outcomes == {"contract": "passed", "kit": "finding"}
@@ -220,6 +246,95 @@ def test_only_what_is_missing_keeps_an_id_from_the_kit(error: str, outcome: str,
     assert all((one.kind, one.text, one.reproduced) == ("raises", error, True) for one in findings)
 
 
+def failing_with(stderr: str) -> Any:
+    """Return a function that runs no script, and says that each has failed with this error."""
+
+    def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+        return Ended(
+            1, stderr=f'Traceback (most recent call last):\n  File "/some/where.py", line 3\n{stderr}\n'
+        )
+
+    return run
+
+
+def test_what_a_rule_has_found_is_no_finding_of_the_kit():
+    failed = "ConformanceError: X-v0: 2 of 9 checks fail\n- same_seed_same_trace: differs\n- close_twice: it raises"
+    outcome, findings = try_kit("X-v0", {}, failing_with(failed), 10, {"same_seed"})
+    assert outcome == "finding"
+    assert [(one.rule, one.text) for one in findings] == [("kit.close_twice", "it raises")]
+    known = try_kit("X-v0", {}, failing_with(failed), 10, {"same_seed", "closes_twice"})
+    assert known == ("finding of same_seed", ())
+
+
+def test_the_environments_of_a_suite_share_a_process_in_the_scripts_of_the_kit():
+    scripts: list[str] = []
+
+    def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+        scripts.append(script)
+        return failing_with("ConformanceError: X: 1 fails\n- close_twice: it raises")(
+            script, deadline_s, fresh=fresh
+        )
+
+    try_kit("X-v0", {"backend": "venv", "requirements": ["x==1"]}, run, 10)
+    assert len(scripts) == 2
+    for script in scripts:
+        assert "with one_process():\n    check_" in script
+        assert "backend='venv', requirements=['x==1']" in script
+
+
+def test_an_id_that_needs_much_memory_is_stopped(toys: InstalledSuite, tmp_path: Path):
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        survey(atlas, some(toys, "Toy/NeedsMuchMemory-v0"), Effort(rules=["contract"], memory_mb=200), quiet)
+        assert record(atlas, "NeedsMuchMemory").unavailable == TOO_LARGE
+
+
+def test_an_id_has_a_limit_of_time():
+    outcomes = IdProbe("toys", "gym", "Toy-v0", imports=(), run=slow, deadline_s=10).record().outcomes
+    assert outcomes["contract"] != OUT_OF_TIME
+    assert [*outcomes.values()].count(OUT_OF_TIME) > 3
+
+
+def slow(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+    """Say that a script was skipped after a long time."""
+    token = script.rpartition("_os.write(_out, b'")[2].partition("'")[0]
+    return Ended(77, seconds=11, stdout=token)
+
+
+def test_a_page_is_filled_between_its_markers(atlas: Atlas, tmp_path: Path):
+    file = tmp_path / "page.md"
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        filled_page(file, None)
+    file.write_text("# Title\n")
+    with pytest.raises(InvalidArgument, match="begin of the atlas"):
+        filled_page(file, None)
+    file.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n")
+    text = filled_page(file, atlas)
+    assert text.startswith(f"# Title\n\n{BEGIN}\n\n## {len(WHOLE) - 2} IDs of 1 suites\n")
+    assert text.endswith(f"{END}\n\nmore\n")
+    assert "old" not in text
+
+
+def test_the_page_can_be_made_of_the_lines_without_scripts(atlas: Atlas, tmp_path: Path):
+    path = tmp_path / "brief.jsonl"
+    path.write_bytes(atlas.brief())
+    assert b"import gymnasium" not in path.read_bytes()
+    assert page(Atlas(path)) == page(atlas)
+
+
+def test_a_suite_that_is_left_out_keeps_what_is_known_of_it(tmp_path: Path):
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        atlas.add(SuiteRecord("toys", {"toys": "1.0"}, ids=3))
+        finding = Finding("kit.close_twice", "broken", "it raises", 0, True)
+        atlas.add(IdRecord("toys", "Toy-v0", "gym", {"kit": "finding"}, (finding,)))
+        atlas.add(without_ids(atlas, "toys", "it does not resolve"))
+        atlas.add(without_ids(atlas, "others", "it is not here"))
+        text = page(atlas)
+    assert "| toys 1.0 | 3 | 1 |" in text
+    assert "- **toys**: it does not resolve" in text
+    assert "- **others**: it is not here" in text
+    assert "`kit.close_twice`: it raises (`Toy-v0`)" in text
+
+
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path):
     path = tmp_path / "atlas.jsonl"
     with opened(path), pytest.raises(NotAvailable, match="another process"), opened(path):
@@ -233,21 +348,22 @@ def test_a_file_that_is_no_atlas_is_refused(tmp_path: Path):
 
 
 def test_a_suite_without_ids_is_refused_with_the_reason(interpreter: str, tmp_path: Path):
-    suite = Suite("empty", (), interpreter, ("no_such_module_of_a_suite",))
+    suite = InstalledSuite(
+        name="empty", distributions=(), python=interpreter, modules=("no_such_module_of_a_suite",)
+    )
     with (
         opened(tmp_path / "atlas.jsonl") as atlas,
         pytest.raises(NotAvailable, match="no_such_module_of_a_suite"),
     ):
-        survey(atlas, [suite], report=quiet)
+        survey(atlas, suite, report=quiet)
 
 
-def test_a_limit_chooses_ids_at_equal_distances(toys: Suite, tmp_path: Path):
+def test_a_limit_chooses_ids_at_equal_distances(toys: InstalledSuite, tmp_path: Path):
     with opened(tmp_path / "atlas.jsonl") as atlas:
-        survey(
-            atlas, [toys], patterns=["Toy/[CN]*"], limit=2, rules=["contract"], deadline_s=30, report=quiet
-        )
+        survey(atlas, some(toys, "Toy/[CR]*", limit=2), by("contract"), quiet)
         assert len(atlas.ids) == 2
         assert atlas.suites["misbehaving"].surveyed == 2
+        assert atlas.suites["misbehaving"].ids == sum(name[0] in "CR" for name in misbehaving_suite.MADE)
 
 
 def test_every_rule_has_a_promise_and_a_script_for_every_api():

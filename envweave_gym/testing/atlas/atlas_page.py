@@ -1,4 +1,7 @@
-"""Renders an atlas as Markdown: a table of suites, and the findings by kind and cause; and writes their scripts."""
+"""Renders an atlas as Markdown: a table of suites, the findings by kind and cause, and what was not tried.
+
+It also writes the scripts of findings, and puts the tables into a page that has markers for them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from envweave_gym.testing.atlas.id_probe import Finding, IdRecord
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord
+from envweave_gym.testing.atlas.id_probe import VECTOR_REWARDS, Finding, IdRecord
 from envweave_gym.testing.atlas.kit_probe import KIT, PREFIX
 from envweave_gym.testing.atlas.script_composition import promise_of
-from envweave_gym.testing.atlas.survey import Atlas, SuiteRecord
 from envweave_gym.testing.atlas.verdicts import Verdict
 
+_VECTORS = "vector rewards"
 KINDS = {
+    _VECTORS: (VECTOR_REWARDS,),
     "API": ("contract", "own_checker", "unseeded_start", "closes_twice"),
     "seeds": ("same_seed", "same_seed_again", "beside_another", "different_seeds", "unseeded_reset"),
     "global generators": ("global_generators",),
@@ -25,7 +31,10 @@ KINDS = {
 """Columns of the table for broken rules; exceptions, crashes and hangs have columns of their own."""
 _OTHERS = {"raises": "raises", "crashes": "crashes", "hangs": "hangs"}
 _COLUMNS = (*KINDS, *_OTHERS.values())
+_PASSED_KIT, _ONLY_KIT = "pass the kit", "kit alone"
+_CLEAN = "without a finding"
 _TITLES = {
+    _VECTORS: "Rewards are vectors",
     "API": "Breaks the API",
     "seeds": "Episodes do not follow from the seed",
     "global generators": "Uses the process-wide random generators",
@@ -35,8 +44,10 @@ _TITLES = {
     "raises": "Raises",
     "crashes": "Ends the process",
     "hangs": "Does not end",
-    KIT: "Fails a check of the conformance kit",
+    _ONLY_KIT: "Fails a check of the conformance kit",
 }
+BEGIN, END = "<!-- begin of the atlas -->", "<!-- end of the atlas -->"
+"""Lines of a page between which the table goes."""
 _SHOWN_IDS = 6
 _WIDTH = 120
 _LONGEST_TEXT_CHARS = 260
@@ -45,20 +56,45 @@ _LONGEST_TEXT_CHARS = 260
 def kind_of(finding: Finding) -> str:
     """Return the column of the table that counts a finding."""
     if finding.rule.startswith(PREFIX):
-        return KIT
+        return _ONLY_KIT
     if finding.kind in _OTHERS:
         return _OTHERS[finding.kind]
     return next(kind for kind, rules in KINDS.items() if finding.rule in rules)
 
 
 def page(atlas: Atlas, heading: str = "#") -> str:
-    """Return the table of suites and the findings in Markdown."""
+    """Return the table of suites, the findings, and what was not tried, in Markdown."""
     records = list(atlas.ids.values())
-    return "\n\n".join([_table(atlas.suites.values(), records), *_sections(records, heading)]) + "\n"
+    suites = atlas.suites.values()
+    notes = _items((one.suite, one.note) for one in suites)
+    parts = [_table(suites, records), *(["\n".join(notes)] if notes else []), *_sections(records, heading)]
+    left_out = [*_items((one.suite, one.unavailable) for one in suites), *_unavailable(records)]
+    if left_out:
+        parts += [f"{heading}# Not tried", "\n".join(left_out)]
+    return "\n\n".join(parts) + "\n"
+
+
+def filled_page(path: Path, atlas: Atlas | None) -> str:
+    """Return the text of a page with the table between its markers; ``None`` leaves that as it is.
+
+    Raise ``InvalidArgument`` if the page has no markers.
+    """
+    try:
+        before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}; name a Markdown file with {BEGIN}") from error
+    between, end, after = rest.partition(END)
+    if not end:
+        raise InvalidArgument(f"{path} lacks the lines {BEGIN} and {END}, between which the table goes")
+    if atlas is not None:
+        tried = [one for one in atlas.ids.values() if not one.unavailable]
+        suites = len({one.suite for one in tried})
+        between = f"\n\n## {len(tried)} IDs of {suites} suites\n\n{page(atlas, '##')}\n"
+    return before + begin + between + end + after
 
 
 def _table(suites: Iterable[SuiteRecord], records: Sequence[IdRecord]) -> str:
-    head = ["suite", "IDs", "probed", "without a finding", *_columns(records)]
+    head = ["suite", "IDs", "tried", _CLEAN, *_columns(records)]
     lines = [f"| {' | '.join(head)} |", f"|---{'|--:' * (len(head) - 1)}|"]
     total: Counter[str] = Counter()
     for suite in suites:
@@ -70,16 +106,19 @@ def _table(suites: Iterable[SuiteRecord], records: Sequence[IdRecord]) -> str:
 
 
 def _columns(records: Sequence[IdRecord]) -> list[str]:
-    """Return the columns of findings; the kit has one if it was run."""
-    return [*_COLUMNS, *([KIT] if any(KIT in one.outcomes for one in records) else [])]
+    """Return the columns of findings; the kit has two if it was run."""
+    return [*_COLUMNS, *([_ONLY_KIT, _PASSED_KIT] if any(KIT in one.outcomes for one in records) else [])]
 
 
 def _numbers(suite: SuiteRecord, records: Sequence[IdRecord]) -> Counter[str]:
-    probed = [one for one in records if not one.unavailable]
-    numbers = Counter({"IDs": suite.ids, "probed": len(probed)})
-    for record in probed:
+    """Return the numbers of a row; a vector reward alone is no finding here, as a suite may be for that."""
+    tried = [one for one in records if not one.unavailable]
+    numbers = Counter({"IDs": suite.ids, "tried": len(tried)})
+    for record in tried:
         kinds = {kind_of(finding) for finding in _real(record)}
-        numbers.update(kinds or {"without a finding"})
+        numbers.update(kinds)
+        numbers.update([] if kinds - {_VECTORS} else [_CLEAN])
+        numbers.update([_PASSED_KIT] if record.outcomes.get(KIT) == "passed" else [])
     return numbers
 
 
@@ -105,11 +144,33 @@ def _sections(records: Sequence[IdRecord], heading: str) -> list[str]:
             cause = Verdict("finding", finding.text, finding.kind).cause[1].replace(record.id, "")
             found[kind_of(finding)][record.suite, finding.rule, cause].append((record, finding))
     lines: list[str] = []
-    for kind in _columns(records):
+    for kind in _TITLES:
         if kind in found:
             causes = sorted(found[kind].values(), key=lambda one: (one[0][0].suite, -len(one)))
             lines += [f"{heading}# {_TITLES[kind]}", "\n".join(map(_item, causes))]
     return lines
+
+
+def _items(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Return an item for each suite that has a text."""
+    return [_wrapped(f"- **{name}**: {_plain(text)}") for name, text in texts if text]
+
+
+def _unavailable(records: Sequence[IdRecord]) -> list[str]:
+    """Return items about the IDs that cannot be made, by suite and reason."""
+    found: dict[tuple[str, str], list[IdRecord]] = defaultdict(list)
+    for one in records:
+        if one.unavailable:
+            cause = Verdict("finding", one.unavailable).cause[1].replace(one.id, "")
+            found[one.suite, cause].append(one)
+    return [
+        _wrapped(f"- **{suite}**, {len(ones)} IDs such as `{ones[0].id}`: {_plain(ones[0].unavailable)}")
+        for (suite, _), ones in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
+    ]
+
+
+def _wrapped(item: str) -> str:
+    return textwrap.fill(item, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _item(found: Sequence[tuple[IdRecord, Finding]]) -> str:
@@ -125,7 +186,7 @@ def _item(found: Sequence[tuple[IdRecord, Finding]]) -> str:
         else f"`{finding.rule}` with {finding.moves} moves"
     )
     text = f"- **{record.suite}**, {what}: {_plain(finding.text)} ({shown}{more})"
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return _wrapped(text)
 
 
 def _plain(text: str) -> str:

@@ -10,16 +10,29 @@ import msgspec
 
 from envweave_gym.testing.atlas.prober import Ended
 from envweave_gym.testing.atlas.script_composition import RULES, Api, script_of
-from envweave_gym.testing.atlas.verdicts import CHECKER, MISSING, Kind, Verdict, verdict_of, with_token
+from envweave_gym.testing.atlas.verdicts import (
+    CHECKER,
+    MISSING,
+    TOO_LARGE,
+    Kind,
+    Verdict,
+    verdict_of,
+    with_token,
+)
 
 DEADLINE_S = 60.0
-"""Default of the processor time that a script may take, in seconds; five times as much altogether."""
+"""Default of the processor time that a script may take, in seconds; five times as much wall time."""
+_DEADLINES_OF_AN_ID = 10
+"""Processor time after which no further rule is tried on an ID, as a multiple of that for one script."""
+OUT_OF_TIME = "not tried: the time for this ID was over"
 _MOVES = ((3.0, 24), (12.0, 8))
 """Moves of an episode, by the seconds that the first rule took: slow environments play fewer."""
 _FEWEST_MOVES = 3
 _FEWER = (0, 1, 2, 3, 5, 8, 13)
 """Numbers of moves that are tried for a shorter reproduction."""
 _FIRST = RULES[0]
+VECTOR_REWARDS = "scalar_rewards"
+"""Rule whose finding says what kind of suite it is, rather than that it has a defect."""
 _PLAYS = ("raises", "crashes", "hangs")
 _COMPARISONS = ("same_seed_again", "beside_another", "unseeded_reset", "render_changes_nothing")
 """Rules that compare episodes of one seed, which says nothing where two instances differ anyway."""
@@ -29,13 +42,13 @@ _CHECKED_TOO = {
     "eterministic": ("same_seed", "same_seed_again", "unseeded_reset", "fresh_observations", "fresh_infos"),
     "generators": ("different_seeds", "same_seed"),
     "share an object": ("fresh_observations", "fresh_infos"),
-    "reward": (_FIRST,),
+    "reward": (_FIRST, VECTOR_REWARDS),
     "observation": (_FIRST,),
 }
 """Words in a message of Gymnasium's or PettingZoo's checker, with the rules that find the same by themselves."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """A broken rule, with the script that shows it."""
 
     rule: str
@@ -44,10 +57,10 @@ class Finding(msgspec.Struct, frozen=True):
     moves: int
     reproduced: bool
     """Whether the script broke the rule in a fresh interpreter too."""
-    script: str
+    script: str = ""
 
 
-class IdRecord(msgspec.Struct, frozen=True):
+class IdRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that was found out about one ID: one line of the atlas."""
 
     suite: str
@@ -101,13 +114,16 @@ class IdProbe:
         self._outcomes: dict[str, str] = {}
         self._findings: list[Finding] = []
         self._causes: dict[Any, str] = {}
+        self._used_s = 0.0
 
     def record(self) -> IdRecord:
         """Try all rules; return the outcomes and the findings."""
         begun = time.monotonic()
         moves, stopped = self._first()
         for rule in () if stopped else self._rules[1:]:
-            if rule in _COMPARISONS and self._outcomes.get("same_seed") == "finding":
+            if self._used_s > _DEADLINES_OF_AN_ID * self._deadline_s:
+                self._outcomes[rule] = OUT_OF_TIME
+            elif rule in _COMPARISONS and self._outcomes.get("same_seed") == "finding":
                 self._outcomes[rule] = "finding of same_seed"
             else:
                 self._try(rule, moves)
@@ -126,7 +142,7 @@ class IdProbe:
         """Try the first rule; return the moves that the others play, or why they cannot be tried."""
         ended, verdict = self._played_in_time(_FIRST, _MOVES[0][1])
         missing = verdict.kind == "raises" and MISSING.search(verdict.text) is not None
-        if missing and self._played("unseeded_start", 0)[1].kind == "raises":
+        if verdict.text == TOO_LARGE or (missing and self._played("unseeded_start", 0)[1].kind == "raises"):
             self._unavailable = verdict.text
             return 0, "it cannot be made here"
         self._settle(_FIRST, verdict, _MOVES[0][1])
@@ -152,7 +168,9 @@ class IdProbe:
         return ended, verdict
 
     def _played(self, rule: str, moves: int, *, fresh: bool = False) -> tuple[Ended, Verdict]:
-        return tried(rule, self._script(rule, moves), self._run, self._deadline_s, fresh=fresh)
+        ended, verdict = tried(rule, self._script(rule, moves), self._run, self._deadline_s, fresh=fresh)
+        self._used_s += ended.seconds
+        return ended, verdict
 
     def _script(self, rule: str, moves: int, finding: str = "") -> str:
         return script_of(rule, self._api, self._id, imports=self._imports, moves=moves, finding=finding)

@@ -1,16 +1,17 @@
-"""Runs the conformance kit on an ID, in a process of this Python with a deadline, and reproduces what it finds.
+"""Runs the conformance kit on an ID, in a process of this Python with limits, and reproduces what it finds.
 
-The environment itself may run in the Python of its suite, as the keyword arguments for ``make`` say.
+The environment itself runs in the Python of its suite, as the keyword arguments for ``make`` say. All environments of
+a run share one process there, as importing a suite takes longer than most checks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from envweave_gym.testing.atlas.id_probe import Finding, Run, tried
-from envweave_gym.testing.atlas.verdicts import MISSING, Kind
+from envweave_gym.testing.atlas.verdicts import MISSING, TOO_LARGE, Kind
 
 KIT = "kit"
 PREFIX = "kit."
@@ -20,46 +21,94 @@ _DEADLINES = 5
 _FAILED = re.compile(r"^\S*ConformanceError: ", re.MULTILINE)
 _WHOLE = '''"""{name}: every check of the conformance kit."""
 
-from envweave_gym.testing import check_all
+{imports}from envweave_gym.testing import check_all
 
-check_all({name!r}{kwargs})
+{call}check_all({name!r}{kwargs})
 '''
 _ONE = '''"""{name}: the check {check} of the conformance kit.
 
 {text}
 """
 
-from envweave_gym.testing import check_{check}, subject_of
+{imports}from envweave_gym.testing import check_{check}, subject_of
 
-check_{check}(subject_of({name!r}{kwargs}))
+{call}check_{check}(subject_of({name!r}{kwargs}))
 '''
+_ONE_PROCESS = {
+    "imports": "from envweave_gym.suites.suite_session import one_process\n",
+    "call": "with one_process():\n    ",
+}
+_SEEDS = ("same_seed", "same_seed_again", "beside_another")
+_PLAYS = ("contract", "unseeded_start", "own_checker")
+_RULES_OF_CHECKS: dict[str, tuple[str, ...]] = {
+    "can_be_played": _PLAYS,
+    "gymnasium_api": (
+        *_PLAYS,
+        "global_generators",
+        "fresh_infos",
+        "fresh_observations",
+        "unseeded_reset",
+        *_SEEDS,
+    ),
+    "passive_api": _PLAYS,
+    "aec_api": _PLAYS,
+    "parallel_api": _PLAYS,
+    "random_actions_never_raise": _PLAYS,
+    "same_seed_same_trace": _SEEDS,
+    "aec_seeds": _SEEDS,
+    "parallel_seeds": _SEEDS,
+    "different_seeds_differ": ("different_seeds",),
+    "unseeded_resets": ("unseeded_reset", *_SEEDS),
+    "observations_stay_as_given": ("fresh_observations",),
+    "render_modes": ("render_changes_nothing",),
+    "render_changes_nothing": ("render_changes_nothing", *_SEEDS),
+    "game_render_modes": ("render_changes_nothing",),
+    "close_twice": ("closes_twice",),
+}
+"""Checks of the kit, with the rules that find the same by themselves."""
 
 
 def try_kit(
-    name: str, kwargs: Mapping[str, Any], run: Run, deadline_s: float
+    name: str, kwargs: Mapping[str, Any], run: Run, deadline_s: float, found: Collection[str] = ()
 ) -> tuple[str, tuple[Finding, ...]]:
-    """Run all checks on the environment ``name``; return the outcome, and a finding for each failure of one cause."""
+    """Run all checks on the environment ``name``; return the outcome, and a finding for each failure of one cause.
+
+    Checks that fail where one of the rules ``found`` has a finding of the same are no further finding.
+    """
     deadline_s *= _DEADLINES
-    given = "".join(f", {key}={value!r}" for key, value in kwargs.items())
-    whole = _WHOLE.format(name=name, kwargs=given)
+    given = {"name": name, "kwargs": "".join(f", {key}={value!r}" for key, value in kwargs.items())}
+    given |= _ONE_PROCESS if kwargs.get("backend") == "venv" else {"imports": "", "call": ""}
+    whole = _WHOLE.format(**given)
     ended, verdict = tried(KIT, whole, run, deadline_s)
     if verdict.outcome == "passed":
         return "passed", ()
+    if verdict.text == TOO_LARGE:
+        return TOO_LARGE, ()
     failed = _FAILED.search(ended.stderr)
     if verdict.kind == "raises" and failed is None and MISSING.search(verdict.text):
         return verdict.text, ()  # it cannot be made here: a missing package or argument
     sentences = [] if failed is None else ended.stderr[failed.end() :].split("\n- ")
-    found = [_checked(name, given, sentence, run, deadline_s) for sentence in sentences[1:]]
-    if not found and verdict.kind is not None:
+    checks = dict(_parsed(one) for one in sentences[1:])
+    earlier = [(check, rule) for check in checks for rule in _RULES_OF_CHECKS.get(check, ()) if rule in found]
+    known = {check for check, _ in earlier}
+    findings = [
+        _checked(check, text, given, run, deadline_s) for check, text in checks.items() if check not in known
+    ]
+    if not checks and verdict.kind is not None:
         text = sentences[0].strip() if sentences else verdict.text
-        found = [_finding("can_be_played", verdict.kind, text, whole, run, deadline_s)]
-    return "finding", tuple(found)
+        findings = [_finding("can_be_played", verdict.kind, text, whole, run, deadline_s)]
+    return "finding" if findings or not earlier else f"finding of {earlier[0][1]}", tuple(findings)
 
 
-def _checked(name: str, given: str, sentence: str, run: Run, deadline_s: float) -> Finding:
+def _parsed(sentence: str) -> tuple[str, str]:
+    """Return the name of a check that failed, and why."""
     check, _, text = " ".join(sentence.split()).partition(": ")
+    return check, text
+
+
+def _checked(check: str, text: str, given: Mapping[str, str], run: Run, deadline_s: float) -> Finding:
     shown = text.replace("\\", "\\\\").replace('"""', "'''")
-    script = _ONE.format(name=name, kwargs=given, check=check, text=shown)
+    script = _ONE.format(**given, check=check, text=shown)
     return _finding(check, "broken", text, script, run, deadline_s)
 
 

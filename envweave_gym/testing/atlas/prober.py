@@ -21,6 +21,8 @@ _GRACE_S = 60.0
 _WALL_FACTOR = 5
 """That of the program inside: a script may take this multiple of its processor time altogether."""
 _START_S = 300.0
+MEMORY_MB = 4096.0
+"""Default of the memory that a script and its processes may hold."""
 _FOR_SUITES = {
     "SDL_VIDEODRIVER": "dummy",
     "SDL_AUDIODRIVER": "dummy",
@@ -36,7 +38,9 @@ class Ended(msgspec.Struct, frozen=True):
     """How a script ended."""
 
     status: int | None
-    """Exit status; negative for a signal, ``None`` if it was killed at its deadline."""
+    """Exit status; negative for a signal, ``None`` if it was killed as it exceeded a limit."""
+    exceeded: str = ""
+    """The limit: ``deadline`` or ``memory``."""
     seconds: float = 0.0
     """Processor time."""
     stdout: str = ""
@@ -44,14 +48,19 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """A process in a suite's Python that runs scripts, each in a child with a deadline; one thread uses it.
+    """A process in a suite's Python that runs scripts, each in a child with limits; one thread uses it.
 
     It is started by the first script, and again after it has died.
     """
 
     def __init__(
-        self, python: str | Path, imports: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        self,
+        python: str | Path,
+        imports: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        memory_mb: float = MEMORY_MB,
     ) -> None:
+        self._memory_mb = memory_mb
         self._command = [str(python), "-u", str(_PROGRAM), *imports]
         own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
         inherited = {key: value for key, value in os.environ.items() if key not in own}
@@ -66,7 +75,8 @@ class Prober:
         """
         try:
             process = self._started()
-            request = {"script": script, "deadline_s": deadline_s, "fresh": fresh, "module": module}
+            limits = {"deadline_s": deadline_s, "memory_mb": self._memory_mb}
+            request = {"script": script, **limits, "fresh": fresh, "module": module}
             line = msgspec.json.encode(request) + b"\n"
             assert process.stdin is not None
             process.stdin.write(line)

@@ -18,9 +18,18 @@ Api = Literal["gym", "parallel", "aec"]
 _FOLDER = Path(__file__).parent / "scripts"
 _OURS = "envweave_gym."
 _CONSTANTS = {"ID", "KWARGS"}
+"""Constants that the head of a script defines; the modules declare them for type checkers."""
 
 RULES = (
-    *("contract", "unseeded_start", "same_seed", "same_seed_again", "beside_another", "different_seeds"),
+    *(
+        "contract",
+        "scalar_rewards",
+        "unseeded_start",
+        "same_seed",
+        "same_seed_again",
+        "beside_another",
+        "different_seeds",
+    ),
     *("unseeded_reset", "global_generators", "fresh_observations", "fresh_infos", "own_checker"),
     *("render_changes_nothing", "closes_twice", "leaves_nothing", "gives_memory_back"),
 )
@@ -45,7 +54,8 @@ def script_of(
     finding: str = "",
 ) -> str:
     """Return the program that checks a rule on an environment; ``finding`` is added to its docstring."""
-    known = {**_definitions(f"{api}_player"), **_definitions("rule_scripts")}
+    modules_of_api = ("shared", *(() if api == "gym" else ("games",)), f"{api}_player", "rule_scripts")
+    known = {name: node for module in modules_of_api for name, node in _definitions(module).items()}
     needed = _needed(rule, known)
     modules = [ast.unparse(node) for name, node in known.items() if name in needed and _is_import(node)]
     functions = [_stripped(node, name == rule) for name, node in known.items() if name in needed]

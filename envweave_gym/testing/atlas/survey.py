@@ -1,8 +1,7 @@
-"""Surveys suites: lists their IDs, probes each in parallel, and writes a line of JSON per ID; a killed run goes on.
+"""Surveys suites: lists their IDs, tries each in parallel, and adds a record for each to the atlas.
 
-The file is only appended to, under a lock. Its lines are records of suites and of IDs. An ID is not probed again
-if a line of it with the same versions of Python and of the suite's packages has all rules; a half-written last line
-is cut off.
+A killed run goes on where it was: an ID is not tried again if its record, with the same versions of Python and of the
+suite's packages, has the outcomes of all rules. One that lacks the outcome of the kit alone gets that.
 """
 
 from __future__ import annotations
@@ -12,48 +11,53 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.os_support.file_lock import file_lock
-from envweave_gym.testing.atlas.id_probe import DEADLINE_S, IdProbe, IdRecord
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord
+from envweave_gym.testing.atlas.id_probe import DEADLINE_S, VECTOR_REWARDS, IdProbe, IdRecord
 from envweave_gym.testing.atlas.kit_probe import KIT, try_kit
-from envweave_gym.testing.atlas.prober import Ended, Prober, json_printed
+from envweave_gym.testing.atlas.prober import MEMORY_MB, Ended, Prober, json_printed
 from envweave_gym.testing.atlas.script_composition import RULES, Api
 
 _LIST_IDS = Path(__file__).parent / "inside" / "list_ids.py"
 _LIST_TIMEOUT_S = 600.0
 _PRELOADED = ("numpy.testing", "gymnasium.utils.env_checker", "pettingzoo.test")
 """Modules that scripts use, imported before they are forked where they exist."""
+ALL_RULES = (*RULES, KIT)
+"""The rules of the atlas, and the conformance kit."""
 
 
-class Suite(msgspec.Struct, frozen=True):
-    """A suite to survey: its name, the distributions that bring its IDs, and the interpreter that has them."""
+class InstalledSuite(msgspec.Struct, frozen=True, kw_only=True):
+    """A suite to survey: the distributions that bring its IDs, the interpreter that has them, and which IDs to try."""
 
     name: str
     distributions: tuple[str, ...]
     python: str
     modules: tuple[str, ...] = ()
     """Modules whose import registers IDs, beside the top-level modules of the distributions."""
-    kit: Mapping[str, Any] | None = None
-    """Arguments with which ``make`` gives the suite's environments to the conformance kit; ``None`` leaves it out."""
+    ids: tuple[str, ...] = ()
+    """Patterns of IDs; without one all of them."""
+    limit: int | None = None
+    """Number of IDs to try, at equal distances in the list of all; ``None`` for all."""
+    make: Mapping[str, Any] = {}
+    """Arguments with which ``make`` gives the suite's environments to the conformance kit."""
+    note: str = ""
+    """A sentence about the suite for readers of the page."""
 
 
-class SuiteRecord(msgspec.Struct, frozen=True):
-    """The IDs of a suite and the versions of its packages, as a line of the atlas."""
+class Effort(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rules are tried on each ID, with which limits, and on how many IDs at once."""
 
-    suite: str
-    versions: dict[str, str]
-    ids: int
-    """Number of IDs that the suite has."""
-    surveyed: int
-    """Number of IDs that were chosen from them."""
-    failed_imports: dict[str, str] = {}
+    rules: Sequence[str] = ALL_RULES
+    jobs: int = 1
+    deadline_s: float = DEADLINE_S
+    memory_mb: float = MEMORY_MB
 
 
 _Id = tuple[Api, str, str]
@@ -67,109 +71,45 @@ class _Listed(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the file: a suite or an ID."""
-
-    suite: SuiteRecord | None = None
-    id: IdRecord | None = None
-
-
-class Atlas:
-    """The file of an atlas: the last record of each suite and of each ID."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.suites: dict[str, SuiteRecord] = {}
-        self.ids: dict[tuple[str, str, str], IdRecord] = {}
-        self._lock = threading.Lock()
-        for line in self._whole_lines():
-            self._take(line)
-
-    def _whole_lines(self) -> list[bytes]:
-        try:
-            text = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        whole, newline, rest = text.rpartition(b"\n")
-        if rest:
-            os.truncate(self.path, len(whole) + len(newline))
-        return whole.splitlines()
-
-    def _take(self, text: bytes) -> None:
-        try:
-            line = msgspec.json.decode(text, type=_Line)
-        except msgspec.MsgspecError as error:
-            raise InvalidArgument(
-                f"{self.path} has a line that is not of an atlas: {error}; name another file"
-            ) from None
-        if line.suite is not None:
-            known = self.suites.get(line.suite.suite)
-            if known is not None and known.versions != line.suite.versions:
-                self.ids = {key: one for key, one in self.ids.items() if one.suite != line.suite.suite}
-            self.suites[line.suite.suite] = line.suite
-        if line.id is not None:
-            self.ids[line.id.suite, line.id.api, line.id.id] = line.id
-
-    def add(self, record: SuiteRecord | IdRecord) -> None:
-        """Append a record; it is on the disk when this returns."""
-        line = _Line(suite=record) if isinstance(record, SuiteRecord) else _Line(id=record)
-        text = msgspec.json.encode(line)
-        with self._lock, self.path.open("ab") as file:
-            self._take(text)
-            file.write(text + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-@contextmanager
-def opened(path: Path) -> Generator[Atlas]:
-    """Open the file of an atlas for one run; raise ``NotAvailable`` if another run writes to it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(path.with_name(f".{path.name}.lock"), timeout_s=1.0):
-        yield Atlas(path)
-
-
 def survey(
-    atlas: Atlas,
-    suites: Sequence[Suite],
-    *,
-    patterns: Sequence[str] = (),
-    limit: int | None = None,
-    jobs: int = 1,
-    deadline_s: float = DEADLINE_S,
-    rules: Sequence[str] = RULES,
-    report: Callable[[str], None] = print,
+    atlas: Atlas, suite: InstalledSuite, effort: Effort | None = None, report: Callable[[str], None] = print
 ) -> None:
-    """Probe the IDs of the suites of which the atlas lacks a rule.
+    """Try the chosen IDs of a suite of which the atlas lacks a rule; ``report`` gets a line for each ID.
 
-    ``patterns`` and ``limit`` choose some of each suite; ``report`` gets a line for each suite and each ID.
+    Raise ``NotAvailable`` if the suite has no IDs.
     """
-    for suite in suites:
-        listed = _list_ids(suite)
-        chosen = _chosen(listed.ids, patterns, limit)
-        atlas.add(
-            SuiteRecord(suite.name, listed.versions, len(listed.ids), len(chosen), listed.failed_imports)
-        )
-        left = [one for one in chosen if not _is_done(atlas, suite, one, rules)]
-        report(f"{suite.name}: {len(listed.ids)} IDs, {len(chosen)} chosen, {len(left)} to be tried")
-        _probe_all(atlas, _Plan(suite, listed.imports, deadline_s, rules), left, jobs, report)
+    effort = effort or Effort()
+    listed = _list_ids(suite)
+    matching = [one for one in listed.ids if _matches(one[1], suite.ids)]
+    chosen = _spread(matching, suite.limit)
+    numbers = len(matching), len(chosen)
+    atlas.add(SuiteRecord(suite.name, listed.versions, *numbers, listed.failed_imports, suite.note))
+    left = [one for one in chosen if not _is_done(_known(atlas, suite, one), effort.rules)]
+    report(f"{suite.name}: {numbers[0]} IDs, {numbers[1]} chosen, {len(left)} to be tried")
+    _try_all(atlas, _Plan(suite, listed.imports, effort), left, report)
 
 
-def _is_done(atlas: Atlas, suite: Suite, which: _Id, rules: Sequence[str]) -> bool:
-    """Return whether the atlas has the outcomes of these rules, and of the kit if it is run, or why it cannot."""
-    record = atlas.ids.get((suite.name, *which[:2]))
-    if record is None or record.unavailable:
-        return record is not None
-    has_kit = suite.kit is None or KIT in record.outcomes
-    return has_kit and (bool(record.stopped) or record.outcomes.keys() >= set(rules))
+def without_ids(atlas: Atlas, name: str, reason: str) -> SuiteRecord:
+    """Return the record of a suite that cannot be surveyed here; what is known of its IDs stays."""
+    return msgspec.structs.replace(atlas.suites.get(name) or SuiteRecord(name), unavailable=reason)
 
 
-def _list_ids(suite: Suite) -> _Listed:
+def _known(atlas: Atlas, suite: InstalledSuite, which: _Id) -> IdRecord | None:
+    return atlas.ids.get((suite.name, *which[:2]))
+
+
+def _is_done(record: IdRecord | None, rules: Sequence[str]) -> bool:
+    """Return whether the record has the outcomes of these rules, or why they cannot be tried."""
+    if record is None:
+        return False
+    return bool(record.unavailable or record.stopped) or record.outcomes.keys() >= set(rules)
+
+
+def _list_ids(suite: InstalledSuite) -> _Listed:
     text = _LIST_IDS.read_text(encoding="utf-8")
-    text = text.replace(
-        "DISTRIBUTIONS: list[str] = []", f"DISTRIBUTIONS: list[str] = {list(suite.distributions)!r}"
-    )
-    text = text.replace("MODULES: list[str] = []", f"MODULES: list[str] = {list(suite.modules)!r}")
+    given = {"DISTRIBUTIONS": suite.distributions, "MODULES": suite.modules}
+    for name, values in given.items():
+        text = text.replace(f"{name}: list[str] = []", f"{name}: list[str] = {list(values)!r}")
     prober = Prober(suite.python)
     try:
         found = json_printed(prober.run(text, _LIST_TIMEOUT_S, fresh=True))
@@ -184,18 +124,19 @@ def _list_ids(suite: Suite) -> _Listed:
     return listed
 
 
-def _chosen(ids: Sequence[_Id], patterns: Sequence[str], limit: int | None) -> list[_Id]:
-    """Return the IDs that match a pattern; with a limit, that number of them at equal distances."""
-    matching = [one for one in ids if not patterns or any(fnmatch.fnmatchcase(one[1], p) for p in patterns)]
-    if limit is None or len(matching) <= limit:
-        return matching
-    return [matching[number * len(matching) // limit] for number in range(limit)]
+def _matches(env_id: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(env_id, pattern) for pattern in patterns)
 
 
-def _probe_all(
-    atlas: Atlas, plan: _Plan, ids: Sequence[_Id], jobs: int, report: Callable[[str], None]
-) -> None:
-    """Probe the IDs in threads, each with processes of its own; raise the first failure."""
+def _spread(ids: list[_Id], limit: int | None) -> list[_Id]:
+    """Return ``limit`` of the IDs at equal distances; those of a limit are also among those of its multiples."""
+    if limit is None or len(ids) <= limit:
+        return ids
+    return [ids[number * len(ids) // limit] for number in range(limit)]
+
+
+def _try_all(atlas: Atlas, plan: _Plan, ids: Sequence[_Id], report: Callable[[str], None]) -> None:
+    """Try the IDs in threads, each with processes of its own; raise the first failure."""
     waiting: queue.SimpleQueue[_Id] = queue.SimpleQueue()
     for one in ids:
         waiting.put(one)
@@ -206,7 +147,8 @@ def _probe_all(
         worker = _Worker(plan)
         try:
             while not stopped.is_set():
-                record = worker.record(*waiting.get_nowait())
+                which = waiting.get_nowait()
+                record = worker.record(which, _known(atlas, plan.suite, which))
                 atlas.add(record)
                 report(_line_of(record))
         except queue.Empty:
@@ -217,7 +159,8 @@ def _probe_all(
         finally:
             worker.close()
 
-    threads = [threading.Thread(target=work, name=f"atlas-{n}") for n in range(min(jobs, len(ids)))]
+    number = min(plan.effort.jobs, len(ids))
+    threads = [threading.Thread(target=work, name=f"atlas-{n}") for n in range(number)]
     for thread in threads:
         thread.start()
     try:
@@ -230,28 +173,39 @@ def _probe_all(
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    suite: Suite
+    suite: InstalledSuite
     imports: Sequence[str]
-    deadline_s: float
-    rules: Sequence[str]
+    effort: Effort
 
 
 class _Worker:
     """A process in the suite's Python, and one in this Python for the kit; one thread uses it."""
 
     def __init__(self, plan: _Plan) -> None:
-        self._plan = plan
-        self._prober = Prober(plan.suite.python, [*_PRELOADED, *plan.imports])
+        self._plan, memory_mb = plan, plan.effort.memory_mb
+        self._prober = Prober(plan.suite.python, [*_PRELOADED, *plan.imports], memory_mb=memory_mb)
         ours = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-        self._kit = Prober(sys.executable, ["envweave_gym.testing"], ours)
+        self._kit = Prober(sys.executable, ["envweave_gym.testing"], ours, memory_mb)
 
     def close(self) -> None:
         """End the processes."""
         self._prober.close()
         self._kit.close()
 
-    def record(self, api: Api, env_id: str, module: str) -> IdRecord:
-        """Try the rules on an ID, and then the kit unless it is left out."""
+    def record(self, which: _Id, known: IdRecord | None) -> IdRecord:
+        """Try the rules on an ID, and then the kit; what is ``known`` of the rules is not tried again."""
+        rules = [rule for rule in self._plan.effort.rules if rule != KIT]
+        try:
+            record = known if known is not None and _is_done(known, rules) else self._by_rules(which, rules)
+            if len(rules) == len(self._plan.effort.rules) or record.unavailable or record.stopped:
+                return record
+            return self._with_kit(record)
+        except NotAvailable as error:  # it has killed the process that runs its scripts, twice
+            api, env_id, _ = which
+            return IdRecord(self._plan.suite.name, env_id, api, {}, unavailable=str(error))
+
+    def _by_rules(self, which: _Id, rules: Sequence[str]) -> IdRecord:
+        api, env_id, module = which
 
         def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
             try:
@@ -264,20 +218,32 @@ class _Worker:
             *(plan.suite.name, api, env_id),
             imports=plan.imports,
             run=run,
-            deadline_s=plan.deadline_s,
-            rules=plan.rules,
+            deadline_s=plan.effort.deadline_s,
+            rules=rules,
         )
-        record = probe.record()
-        return (
-            record if plan.suite.kit is None or record.unavailable else self._with_kit(record, plan.suite.kit)
-        )
+        return probe.record()
 
-    def _with_kit(self, record: IdRecord, kwargs: Mapping[str, Any]) -> IdRecord:
-        name = ":".join([*self._plan.imports[:1], record.id]) if record.api == "gym" else record.id
-        given = kwargs if record.api == "gym" else {**kwargs, "api": record.api}
-        outcome, findings = try_kit(name, given, self._kit.run, self._plan.deadline_s)
+    def _with_kit(self, record: IdRecord) -> IdRecord:
+        def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+            try:
+                return self._kit.run(script, deadline_s, fresh=fresh)
+            except NotAvailable:
+                return self._kit.run(script, deadline_s, fresh=True)
+
+        begun = time.monotonic()
+        name, given = record.id, dict(self._plan.suite.make)
+        rules = {finding.rule for finding in record.findings}
+        if record.api == "gym":
+            name = ":".join([*self._plan.imports[:1], name])
+            given |= {"reward": "sum"} if VECTOR_REWARDS in rules else {}
+        else:
+            given["api"] = record.api
+        outcome, findings = try_kit(name, given, run, self._plan.effort.deadline_s, rules)
         return msgspec.structs.replace(
-            record, outcomes={**record.outcomes, KIT: outcome}, findings=record.findings + findings
+            record,
+            outcomes={**record.outcomes, KIT: outcome},
+            findings=record.findings + findings,
+            seconds=round(record.seconds + time.monotonic() - begun, 1),
         )
 
 

@@ -23,6 +23,7 @@ _LONGEST_TEXT_CHARS = 400
 _IN_SCRIPT = re.compile(r'File "[^"]*(<script>|/script\.py)"')
 _WHERE = re.compile(r'File "(?:.*/)?([^"/]+)", line (\d+).*')
 CHECKER = "own_checker"
+TOO_LARGE = "it needs more memory than a script may have"
 
 Kind = Literal["broken", "raises", "crashes", "hangs"]
 
@@ -60,6 +61,8 @@ def verdict_of(rule: str, ended: Ended, deadline_s: float, token: str) -> Verdic
         return Verdict("passed")
     if ended.status == SKIPPED and completed:
         return Verdict("skipped", _short(lines[-1] if lines else ""))
+    if ended.exceeded == "memory":
+        return Verdict("skipped", TOO_LARGE)
     if ended.status is None:
         return Verdict("finding", f"does not end within {deadline_s:g} s of processor time", "hangs")
     if ended.status < 0:

@@ -1,13 +1,13 @@
 """Runs scripts in forked children of a process that has imported a suite: ``python run_scripts.py MODULE…``.
 
-Each line of stdin is a JSON object with a ``script``, its ``deadline_s``, a ``module`` to import before the fork, and
-whether to run the script in a ``fresh`` interpreter; a process with threads does not fork. Each is answered by one
-line on the descriptor that stdout was at the start. Standard library alone, and Python 3.8: it runs in the suite's own
-Python.
+Each line of stdin is a JSON object with a ``script``, its limits ``deadline_s`` and ``memory_mb``, a ``module`` to
+import before the fork, and whether to run the script in a ``fresh`` interpreter; a process with threads does not fork.
+Each is answered by one line on the descriptor that stdout was at the start. Standard library alone, and Python 3.8: it
+runs in the suite's own Python.
 
-A child has a process group of its own. When it has ended, or at its deadline, all descendants of this process are
+A child has a process group of its own. When it has ended, or exceeds a limit, all descendants of this process are
 killed; those whose parents have died come back to this process, which is a subreaper. When the owner of stdin is
-gone, this process kills them and ends.
+gone, this process kills them and ends. The limits hold for the child and all that it has started together.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import Any, NoReturn, TextIO
 PR_SET_CHILD_SUBREAPER = 36
 LONGEST_TEXT_BYTES = 200_000
 POLL_S = 0.005
+MEASURE_S = 0.25
+"""Interval of measurements of processor time and memory."""
 WALL_FACTOR = 5
 """Wall time that a script may take, as a multiple of its processor time: other programs may keep the machine busy."""
 
@@ -67,7 +69,7 @@ def imported(name: str) -> str:
 
 
 def run(request: dict[str, Any], folder: str, owner: int) -> dict[str, Any]:
-    """Run a script in a child; return its exit status (``None`` at the deadline, negative for a signal) and output."""
+    """Run a script in a child; return its exit status (``None`` if it was killed, negative for a signal) and output."""
     if request["module"]:
         imported(request["module"])
     fresh = request["fresh"] or len(os.listdir("/proc/self/task")) > 1
@@ -76,11 +78,12 @@ def run(request: dict[str, Any], folder: str, owner: int) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         execute(request["script"], folder, paths, fresh)
-    status = wait(child, request["deadline_s"], owner)
+    status, exceeded = wait(child, request["deadline_s"], request["memory_mb"], owner)
     end_descendants(child)
     seconds = processor_seconds() - begun
     texts = [tail(path) for path in paths]
-    return {"status": status, "seconds": round(seconds, 3), "stdout": texts[0], "stderr": texts[1]}
+    outputs = {"stdout": texts[0], "stderr": texts[1]}
+    return {"status": status, "exceeded": exceeded, "seconds": round(seconds, 3), **outputs}
 
 
 def execute(script: str, folder: str, paths: list[str], fresh: bool) -> NoReturn:
@@ -115,32 +118,66 @@ def execute(script: str, folder: str, paths: list[str], fresh: bool) -> NoReturn
         os._exit(status & 0xFF)
 
 
-def wait(child: int, deadline_s: float, owner: int) -> int | None:
-    """Return the exit status of a child, negative for a signal; kill it and return ``None`` at the deadline."""
-    begun = time.monotonic()
+def wait(child: int, deadline_s: float, memory_mb: float, owner: int) -> tuple[int | None, str]:
+    """Return the exit status of a child, negative for a signal, and an empty text.
+
+    A child that exceeds a limit is killed: then ``None`` and the limit, ``deadline`` or ``memory``.
+    """
+    begun = measured = time.monotonic()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status), ""
         if os.getppid() != owner:
             end_descendants(child)
             sys.exit(1)
-        elapsed = time.monotonic() - begun
-        if elapsed > WALL_FACTOR * deadline_s or (elapsed > deadline_s and used_by(child) > deadline_s):
+        now = time.monotonic()
+        exceeded = "deadline" if now - begun > WALL_FACTOR * deadline_s else ""
+        if now - measured > MEASURE_S:
+            measured = now
+            seconds, used_mb = used_by_descendants()
+            if now - begun > deadline_s and seconds > deadline_s:
+                exceeded = "deadline"
+            elif used_mb > memory_mb:
+                exceeded = "memory"
+        if exceeded:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return None
-        time.sleep(POLL_S if elapsed < 1 else 10 * POLL_S)
+            return None, exceeded
+        time.sleep(POLL_S if now - begun < 1 else 10 * POLL_S)
 
 
-def used_by(pid: int) -> float:
-    """Return the processor time of a running process and of its children that have ended, in seconds."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+def used_by_descendants() -> tuple[float, float]:
+    """Return the processor seconds of this process's descendants that run, and the megabytes that they hold.
+
+    Processor time includes that of their children that have ended. Memory is what is not backed by files; what a
+    process shares with the one it was forked from counts in both.
+    """
+    ticks = pages = 0
+    waiting = children_of(os.getpid())
+    while waiting:
+        pid = waiting.pop()
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            with open(f"/proc/{pid}/statm") as file:
+                resident, shared = map(int, file.read().split()[1:3])
+        except (OSError, ValueError):
+            continue  # it has ended
+        ticks += sum(map(int, fields[11:15]))
+        pages += resident - shared
+        waiting += children_of(pid)
+    return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the PIDs of the children of all threads of a process."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found += map(int, file.read().split())
+    return found
 
 
 def processor_seconds() -> float:
@@ -154,11 +191,7 @@ def end_descendants(group: int) -> None:
     with suppress(OSError):
         os.killpg(group, signal.SIGKILL)
     while True:
-        try:
-            with open(f"/proc/self/task/{os.getpid()}/children") as file:
-                children = [int(pid) for pid in file.read().split()]
-        except OSError:
-            return
+        children = children_of(os.getpid())
         for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)

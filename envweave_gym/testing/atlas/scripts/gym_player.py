@@ -7,6 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from envweave_gym.testing.atlas.scripts.shared import after
+
 ID: Any = ""
 KWARGS: Any = {}
 PARTS = ("observation", "reward", "terminated", "truncated", "info")
@@ -16,11 +18,6 @@ PARTS = ("observation", "reward", "terminated", "truncated", "info")
 def make(**kwargs: Any) -> Any:
     """Make the environment."""
     return gym.make(ID, **{**KWARGS, **kwargs})
-
-
-def after(seed: Any, trace: list[Any]) -> Any:
-    """Return the seed of the episode after this trace; ``None`` without a seed."""
-    return None if seed is None else seed + len(trace)
 
 
 def play(env: Any, seed: Any, moves: int, keep: Any = copy.deepcopy, before_each: Any = None) -> list[Any]:
@@ -36,13 +33,6 @@ def play(env: Any, seed: Any, moves: int, keep: Any = copy.deepcopy, before_each
         last = env.reset(seed=after(seed, trace)) if over else env.step(actions.sample())
         trace.append(keep(last))
     return trace
-
-
-def parts(result: Any) -> tuple[Any, ...]:
-    """Return the parts of what reset or step returned, in the order of PARTS; ``None`` for those that reset lacks."""
-    assert isinstance(result, tuple), f"reset or step returned {type(result)}, not a tuple"
-    assert len(result) in (2, 5), f"reset or step returned {len(result)} values, not 2 or 5"
-    return result if len(result) == 5 else (result[0], None, None, None, result[1])
 
 
 def spaces_of(env: Any, observation: Any) -> list[Any]:

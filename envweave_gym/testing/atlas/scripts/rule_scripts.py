@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from envweave_gym.testing.atlas.scripts.gym_player import PARTS, checker, each, make, parts, play, spaces_of
+from envweave_gym.testing.atlas.scripts.gym_player import PARTS, checker, each, make, play, spaces_of
+from envweave_gym.testing.atlas.scripts.shared import parts
 
 
 def skip(reason: str) -> None:
@@ -65,12 +66,18 @@ def contract(moves: int) -> None:
             for space, one in spaces_of(env, observation):
                 assert one in space, f"the observation of {where} is not in its space {str(space)[:150]}"
             for one in each(reward):
-                assert np.ndim(one) == 0, f"the reward of {where} has the shape {np.shape(one)}"
-                assert np.isfinite(float(one)), f"the reward of {where} is {one}"
+                assert np.isfinite(np.asarray(one, float)).all(), f"the reward of {where} is {one}"
             for one in [*each(ended), *each(cut)]:
                 assert isinstance(one, (bool, np.bool_)), f"an end of {where} is {one!r}, not a bool"
             assert isinstance(info, dict), f"the info of {where} is of the type {type(info).__name__}"
     env.close()
+
+
+def scalar_rewards(moves: int) -> None:
+    """A reward is one number; in a game, that of each agent is."""
+    for number, result in enumerate(play(make(), 7, moves)):
+        for one in each(parts(result)[1]):
+            assert np.ndim(one) == 0, f"the reward of move {number} has the shape {np.shape(one)}"
 
 
 def own_checker(moves: int) -> None:
