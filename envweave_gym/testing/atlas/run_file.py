@@ -19,7 +19,7 @@ class DescribedSuite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A suite of the file, before it is installed."""
 
     requirements: tuple[str, ...]
-    """What is installed for it; the IDs of all of these packages are listed."""
+    """Requirements to install, as for pip; the IDs of all of these packages are listed."""
     python: str | None = None
     """Version of its Python, by default that of this process."""
     modules: tuple[str, ...] = ()
