@@ -7,16 +7,22 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import DependencyNotInstalled
 from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_render_passive_checker
 from gymnasium.wrappers import PassiveEnvChecker
 
-from envweave_gym.core.faults import NotAvailable
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
-from envweave_gym.testing.mutation_checks import no_window, without_human
+from envweave_gym.testing.mutation_checks import cannot_render_here, no_window, without_human
 from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
-from envweave_gym.testing.subject import Form, NotApplicable, Subject, expected, translated, without_warnings
+from envweave_gym.testing.subject import (
+    RAISED,
+    Form,
+    NotApplicable,
+    Subject,
+    expected,
+    translated,
+    without_warnings,
+)
 from envweave_gym.testing.traces import first_episode, has_foreign_arrays, in_numpy, plain, player_of
 
 GYMNASIUM_ADVICE = (
@@ -122,12 +128,12 @@ def check_render_modes(subject: Subject) -> None:
             warnings.simplefilter("error", UserWarning)
             with expected((TypeError, ValueError, AssertionError, UserWarning), misuse, advice):
                 form.make(render_mode=NO_SUCH_MODE).close()
-    missing = [reason for mode in without_human(modes) if (reason := _render(form, mode))]
+    missing = [reason for mode in without_human(modes) if (reason := _render(subject, form, mode))]
     if missing:
         raise NotApplicable("; ".join(missing))
 
 
-def _render(form: Form, mode: str) -> str | None:
+def _render(subject: Subject, form: Form, mode: str) -> str | None:
     """Render after a reset and after a step; return a text if a package for rendering is missing, else ``None``."""
     what = f"{form.label}: render_mode={mode!r}"
     with translated(f"{what} fails", "render() must answer after reset() and after step()"):
@@ -137,6 +143,8 @@ def _render(form: Form, mode: str) -> str | None:
                 env_render_passive_checker(player.env)
                 player.move()
                 env_render_passive_checker(player.env)
-        except (DependencyNotInstalled, NotAvailable) as error:
+        except RAISED as error:
+            if not cannot_render_here(subject, error):
+                raise
             return f"{what} needs a package that is not installed: {error}"
     return None

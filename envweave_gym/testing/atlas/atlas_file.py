@@ -7,6 +7,7 @@ change, what earlier lines say of its IDs is dropped.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ class Atlas:
 
     def brief(self) -> bytes:
         """Return the lines from which the page can be made: without scripts, and without rules that passed."""
-        records: list[SuiteRecord | IdRecord] = [*self.suites.values()]
+        records: list[SuiteRecord | IdRecord] = [_brief_suite(one) for one in self.suites.values()]
         records += [_brief(one) for _, one in sorted(self.ids.items())]
         return b"".join(_encoded(one) + b"\n" for one in records)
 
@@ -100,10 +101,26 @@ def _encoded(record: SuiteRecord | IdRecord) -> bytes:
     return msgspec.json.encode(line)
 
 
+def _brief_suite(record: SuiteRecord) -> SuiteRecord:
+    failed = {name: without_folders(error) for name, error in record.failed_imports.items()}
+    unavailable = without_folders(record.unavailable)
+    return msgspec.structs.replace(record, failed_imports=failed, unavailable=unavailable)
+
+
 def _brief(record: IdRecord) -> IdRecord:
     outcomes = {rule: one for rule, one in record.outcomes.items() if one != "passed" or rule == KIT}
-    findings = tuple(msgspec.structs.replace(one, script="") for one in record.findings)
-    return msgspec.structs.replace(record, outcomes=outcomes, findings=findings, seconds=0.0)
+    findings = tuple(
+        msgspec.structs.replace(one, script="", text=without_folders(one.text)) for one in record.findings
+    )
+    unavailable = without_folders(record.unavailable)
+    return msgspec.structs.replace(
+        record, outcomes=outcomes, findings=findings, unavailable=unavailable, seconds=0.0
+    )
+
+
+def without_folders(text: str) -> str:
+    """Return a text without the folders of this machine that are in it."""
+    return re.sub(r"(/[\w.-]+)+/(site-packages/|(?=python\b)|envweave-atlas-\w+/)", ".../", text)
 
 
 @contextmanager

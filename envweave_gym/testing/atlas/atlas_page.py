@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord
+from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord, without_folders
 from envweave_gym.testing.atlas.id_probe import VECTOR_REWARDS, Finding, IdRecord
 from envweave_gym.testing.atlas.kit_probe import KIT, PREFIX
 from envweave_gym.testing.atlas.script_composition import promise_of
@@ -141,7 +141,7 @@ def _sections(records: Sequence[IdRecord], heading: str) -> list[str]:
     )
     for record in records:
         for finding in _real(record):
-            cause = Verdict("finding", finding.text, finding.kind).cause[1].replace(record.id, "")
+            cause = _cause(finding.text, record)
             found[kind_of(finding)][record.suite, finding.rule, cause].append((record, finding))
     lines: list[str] = []
     for kind in _TITLES:
@@ -161,8 +161,7 @@ def _unavailable(records: Sequence[IdRecord]) -> list[str]:
     found: dict[tuple[str, str], list[IdRecord]] = defaultdict(list)
     for one in records:
         if one.unavailable:
-            cause = Verdict("finding", one.unavailable).cause[1].replace(one.id, "")
-            found[one.suite, cause].append(one)
+            found[one.suite, _cause(one.unavailable, one)].append(one)
     return [
         _wrapped(f"- **{suite}**, {len(ones)} IDs such as `{ones[0].id}`: {_plain(ones[0].unavailable)}")
         for (suite, _), ones in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
@@ -185,14 +184,25 @@ def _item(found: Sequence[tuple[IdRecord, Finding]]) -> str:
         if finding.kind == "broken" or kit
         else f"`{finding.rule}` with {finding.moves} moves"
     )
-    text = f"- **{record.suite}**, {what}: {_plain(finding.text)} ({shown}{more})"
+    text = f"- **{record.suite}**, {what}: {_plain(_short(finding.text, record))} ({shown}{more})"
     return _wrapped(text)
+
+
+def _short(text: str, record: IdRecord) -> str:
+    """Return the text of a finding without the name that the kit puts before it, and without values that differ."""
+    text = re.sub(rf"^(\S*:)?{re.escape(record.id)} (\(\w+\)|\(unwrapped\)|made)?:? ?", "", text)
+    return re.sub(r"( at move \d+ \S+) is .*", r"\1 differs", text)
+
+
+def _cause(text: str, record: IdRecord) -> str:
+    """Return a text that is equal for IDs that have the same finding."""
+    return Verdict("finding", _short(text, record).replace(record.id, "")).cause[1]
 
 
 def _plain(text: str) -> str:
     """Return the text of a finding in one line, with the characters that mean something in Markdown escaped."""
+    text = without_folders(text)
     text = text if len(text) <= _LONGEST_TEXT_CHARS else text[: _LONGEST_TEXT_CHARS - 3] + "..."
-    text = re.sub(r"(/[\w.-]+)+/site-packages/", ".../", text)
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
 
 

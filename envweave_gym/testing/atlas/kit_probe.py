@@ -55,8 +55,15 @@ _RULES_OF_CHECKS: dict[str, tuple[str, ...]] = {
     "parallel_api": _PLAYS,
     "random_actions_never_raise": _PLAYS,
     "same_seed_same_trace": _SEEDS,
-    "aec_seeds": _SEEDS,
-    "parallel_seeds": _SEEDS,
+    **dict.fromkeys(
+        (
+            *("aec_seeds", "parallel_seeds", "spec_survives_json", "aec_and_parallel_agree"),
+            *("vector_equals_single", "async_equals_single", "autoreset_equals_single"),
+            *("invalid_actions_change_nothing", "bad_seeds_are_refused", "step_needs_reset"),
+            "vectors_refuse_misuse",
+        ),
+        _SEEDS,
+    ),
     "different_seeds_differ": ("different_seeds",),
     "unseeded_resets": ("unseeded_reset", *_SEEDS),
     "observations_stay_as_given": ("fresh_observations",),
