@@ -218,8 +218,7 @@ def _installed(
     command: str,
     chosen: dict[str, Any],
 ) -> InstalledSuite:
-    from envweave_gym.registry.in_suites import with_inside
-    from envweave_gym.suites.requirement_lists import name_of
+    from envweave_gym.suites.requirement_lists import name_of, with_inside
     from envweave_gym.suites.virtual_environments import interpreter_of
     from envweave_gym.testing.atlas.survey import InstalledSuite
 
