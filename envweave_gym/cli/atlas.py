@@ -201,7 +201,7 @@ def _of_file(args: argparse.Namespace) -> list[tuple[str, Callable[[], Installed
         what = f"the suite {name} of {args.file}"
         requirements = check_requirements(what, suite.requirements, args.file.parent)
         limits = [one for one in (suite.limit, args.limit) if one is not None]
-        chosen = {"modules": suite.modules, "ids": suite.ids, "note": suite.note}
+        chosen: dict[str, Any] = {"modules": suite.modules, "ids": suite.ids, "note": suite.note}
         chosen["limit"] = min(limits) if limits else None
         command = f"envweave atlas --from {args.file} --install"
         rest = (suite.python, args.install, what, command, chosen)
