@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from envweave_gym.core.faults import MissingExtra, NotAvailable
+from envweave_gym.suites.wheel_correction import correct_wheel
 
 TIMEOUT_S = 3600.0
 """Longest time of one command of uv; large packages may be downloaded in it, or built."""
@@ -35,8 +36,11 @@ _OF_THE_OWNER = {"VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PIP
 """Variables about the owner's Python."""
 _CHOICE = ("--resolution", "highest", "--prerelease", "if-necessary-or-explicit")
 """Defaults of uv, given so that no settings file replaces them."""
-_OLD_SETUPTOOLS = "setuptools<66\nwheel<0.40\n"
+_OLD_SETUPTOOLS = ("setuptools<66", "wheel<0.40")
 """Constraints of builds that later setuptools refuse, such as gym 0.21's, which wants ``opencv-python>=3.``."""
+_OLD_PIP = "pip<24.1"
+"""Version that reads such requirements of what it has built; uv does not."""
+_INVALID_METADATA = re.compile(r"\b(?P<name>[\w.-]+)==(?P<version>[\w.+!]+) has invalid metadata")
 _REFUSED_BY_SETUPTOOLS = re.compile(r"error in .+ setup command: '\w+' must be ")
 _OF_FOLDER = re.compile(r" @ file://(?P<path>[^;#]+?)(?=\s*;|\s*$)")
 _BOX_DRAWING = re.compile(r"\x1b\[[\d;]*m|[\u2500-\u257f\u25b6\u00d7]")
@@ -96,7 +100,16 @@ class Uv:
             "--no-annotate",
             *_CHOICE,
         ]
-        pins = self._run_building("resolve", words, "\n".join(requirements) + "\n")
+        lines = list(requirements)
+        while True:
+            try:
+                pins = self._run_building("resolve", words, "\n".join(lines) + "\n")
+                break
+            except NotAvailable as error:
+                found = _INVALID_METADATA.search(str(error))
+                if found is None or any(line.startswith(f"{found['name']} @") for line in lines):
+                    raise
+            lines.append(self._with_readable_metadata(found["name"], found["version"], interpreter))
         return [line.strip() for line in pins.splitlines() if line.strip() and not line.startswith("#")]
 
     def make(self, folder: Path, interpreter: str, pins: Sequence[str]) -> None:
@@ -138,6 +151,24 @@ class Uv:
         [wheel] = out.glob("*.whl")
         return f"{pin[: found.start()]} @ file://{quote(str(wheel))}"
 
+    def _with_readable_metadata(self, name: str, version: str, interpreter: str) -> str:
+        """Build the wheel of a package whose requirements uv cannot read, by pip, and return it as a requirement."""
+        kept = self._folder / "wheels"
+        kept.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="envweave-wheels-") as scratch:
+            pip = ["tool", "run", "--quiet", "--python", interpreter, "--from", _OLD_PIP]
+            pip += [word for one in _OLD_SETUPTOOLS for word in ("--with", one)]
+            words = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch]
+            self._run("build", [*pip, *words, f"{name}=={version}"])
+            [wheel] = Path(scratch).glob("*.whl")
+            draft = kept / f".{wheel.name}.{os.getpid()}"
+            try:
+                correct_wheel(wheel, draft)
+                target = draft.replace(kept / wheel.name)
+            finally:
+                draft.unlink(missing_ok=True)
+        return f"{name} @ file://{quote(str(target))}"
+
     def _run_building(self, verb: str, words: Sequence[str], text: str = "") -> str:
         """Run a command that may build packages, once more with an old setuptools if setuptools refuses one."""
         try:
@@ -147,11 +178,13 @@ class Uv:
                 raise
             refused = error
         constraints = self._folder / "old-setuptools.txt"
-        constraints.write_text(_OLD_SETUPTOOLS, encoding="utf-8")
+        constraints.write_text("\n".join([*_OLD_SETUPTOOLS, ""]), encoding="utf-8")
         self._for_builds = ["--build-constraints", str(constraints)]
         try:
             return self._run(verb, [*words, *self._for_builds], text)
         except NotAvailable as error:
+            if _INVALID_METADATA.search(str(error)):
+                raise
             raise NotAvailable(
                 f"{refused}; it has to be built with setuptools<66, which Python 3.12 and newer cannot run: give "
                 "python='3.11' or older"
@@ -161,7 +194,7 @@ class Uv:
         inherited = [] if self._lock is None else [self._lock]
         try:
             process = subprocess.Popen(
-                [*self._program, *words, "--color", "never", "--no-progress"],
+                [*self._program, "--color", "never", "--no-progress", *words],
                 cwd=self._folder,
                 env=_environ(),
                 stdin=subprocess.PIPE,
