@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
-TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents trl cookbook tinker_oldest openenv openenv_core agilerl_openenv language browser verifiers_v0 verifiers_v1 model_clients
+TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents trl cookbook tinker_oldest openenv openenv_core agilerl_openenv language browser verifiers_v0 verifiers_v1 model_clients suites
 JOBS ?= 4
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
