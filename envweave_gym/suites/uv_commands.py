@@ -42,6 +42,7 @@ _OLD_PIP = "pip<24.1"
 """Version that reads such requirements of what it has built; uv does not."""
 _INVALID_METADATA = re.compile(r"\b(?P<name>[\w.-]+)==(?P<version>[\w.+!]+) has invalid metadata")
 _REFUSED_BY_SETUPTOOLS = re.compile(r"error in .+ setup command: '\w+' must be ")
+_WHEELS_ONLY = ("--only-binary", ":all:")
 _OF_FOLDER = re.compile(r" @ file://(?P<path>[^;#]+?)(?=\s*;|\s*$)")
 _BOX_DRAWING = re.compile(r"\x1b\[[\d;]*m|[\u2500-\u257f\u25b6\u00d7]")
 
@@ -89,51 +90,55 @@ class Uv:
 
     def resolve(self, requirements: Sequence[str], interpreter: str) -> list[str]:
         """Return the pins, one for each package, that satisfy the requirements together."""
-        words = [
-            "pip",
-            "compile",
-            "--quiet",
-            "-",
-            "--python",
-            interpreter,
-            "--no-header",
-            "--no-annotate",
-            *_CHOICE,
-        ]
         lines = list(requirements)
         while True:
             try:
-                pins = self._run_building("resolve", words, "\n".join(lines) + "\n")
-                break
+                return self._compiled(lines, interpreter)
             except NotAvailable as error:
                 found = _INVALID_METADATA.search(str(error))
                 if found is None or any(line.startswith(f"{found['name']} @") for line in lines):
                     raise
             lines.append(self._with_readable_metadata(found["name"], found["version"], interpreter))
-        return [line.strip() for line in pins.splitlines() if line.strip() and not line.startswith("#")]
+
+    def resolve_locked(self, requirements: Sequence[str], interpreter: str) -> list[str]:
+        """Return pins as :meth:`resolve` does, for all platforms, each with the hashes of its files as options.
+
+        Only packages with wheels are taken, and nothing is built.
+        """
+        return self._compiled(requirements, interpreter, "--universal", "--generate-hashes", *_WHEELS_ONLY)
+
+    def _compiled(self, requirements: Sequence[str], interpreter: str, *options: str) -> list[str]:
+        words = ["pip", "compile", "--quiet", "-", "--python", interpreter, "--no-header", "--no-annotate"]
+        pins = self._run_building("resolve", [*words, *_CHOICE, *options], "\n".join(requirements) + "\n")
+        lines = (line.strip() for line in pins.replace("\\\n", " ").splitlines())
+        return [line for line in lines if line and not line.startswith(("#", "-"))]
 
     def make(self, folder: Path, interpreter: str, pins: Sequence[str]) -> None:
         """Make a virtual environment in ``folder``, which must not exist, with exactly these packages."""
         with tempfile.TemporaryDirectory(prefix="envweave-wheels-") as scratch:
-            self._make(folder, interpreter, pins, Path(scratch))
+            self.make_empty(folder, interpreter)
+            built = [
+                self._built(pin, interpreter, Path(scratch)) if _OF_FOLDER.search(pin) else pin
+                for pin in pins
+            ]
+            self._install(folder, built)
 
-    def _make(self, folder: Path, interpreter: str, pins: Sequence[str], scratch: Path) -> None:
-        self._run(
-            "make the environment of",
-            ["venv", "--quiet", "--no-project", "--python", interpreter, str(folder)],
-        )
-        pins = [self._built(pin, interpreter, scratch) if _OF_FOLDER.search(pin) else pin for pin in pins]
-        words = [
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            str(folder / "bin" / "python"),
-            "--no-deps",
-            "-r",
-            "-",
-        ]
-        self._run_building("install", words, "\n".join(pins) + "\n")
+    def make_empty(self, folder: Path, interpreter: str) -> None:
+        """Make a virtual environment without packages in ``folder``, which must not exist."""
+        words = ["venv", "--quiet", "--no-project", "--python", interpreter, str(folder)]
+        self._run("make the environment of", words)
+
+    def install_locked(self, folder: Path, lines: Sequence[str]) -> None:
+        """Install packages, which are pins with hashes as options, from wheels with one of these hashes."""
+        self._install(folder, lines, "--require-hashes", *_WHEELS_ONLY)
+
+    def _install(self, folder: Path, lines: Sequence[str], *options: str) -> None:
+        words = ["pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), "--no-deps"]
+        self._run_building("install", [*words, *options, "-r", "-"], "\n".join(lines) + "\n")
+
+    def check(self, folder: Path) -> None:
+        """Raise ``NotAvailable`` if a package of an environment lacks another one that it requires."""
+        self._run("use", ["pip", "check", "--python", str(folder / "bin" / "python")])
 
     def _built(self, pin: str, interpreter: str, scratch: Path) -> str:
         """Build the wheel of a pinned local folder, and return the pin of the wheel.

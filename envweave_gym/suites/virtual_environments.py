@@ -87,6 +87,14 @@ class VenvSpec(msgspec.Struct, frozen=True):
         whole = self.key_without_content
         return f"{whole}-{self.content}" if self.content else whole
 
+    def pins(self, uv: Uv, interpreter: str) -> list[str]:
+        """Return the pins, one for each package, that satisfy the requirements."""
+        return uv.resolve([for_uv(one) for one in self.requirements], interpreter)
+
+    def fill(self, uv: Uv, folder: Path, interpreter: str, pins: Sequence[str]) -> None:
+        """Make the virtual environment in ``folder`` with exactly these packages."""
+        uv.make(folder, interpreter, pins)
+
 
 def venv_spec(
     what: str, requirements: Sequence[str], python: str | None = None, base: Path | None = None
@@ -119,7 +127,7 @@ class VirtualEnvironment:
 
 
 _held_until_exit: dict[Path, VirtualEnvironment] = {}
-"""Environments whose interpreters :func:`interpreter_of` has returned, held until this process ends."""
+"""Environments whose interpreters :func:`hold` has returned."""
 
 
 def interpreter_of(
@@ -139,7 +147,11 @@ def interpreter_of(
     ``NotAvailable``, which says that ``what`` needs it and which ``command`` makes it. The environment is held in use
     until this process ends; a child process holds it longer if it inherits a lease (:func:`acquire`).
     """
-    environment = acquire(venv_spec(what, requirements, python), install=install, command=command)
+    return hold(acquire(venv_spec(what, requirements, python), install=install, command=command))
+
+
+def hold(environment: VirtualEnvironment) -> Path:
+    """Hold an environment in use until this process ends, and return its interpreter."""
     if _held_until_exit.setdefault(environment.folder, environment) is not environment:
         environment.release()
     return environment.python
@@ -297,11 +309,7 @@ def _install(spec: VenvSpec, refresh: bool) -> None:
 
     Whatever is interrupted leaves no environment: without its marker a folder is never used, and removed.
     """
-    uv_program(spec.what)
-    root = cache_folder()
-    for part in ("environments", "resolutions"):
-        (root / part).mkdir(parents=True, exist_ok=True)
-    (root / "uv.toml").touch()
+    root = _made_cache_folder(spec.what)
     resolution = _resolution_file(spec.key)
     with _install_lock(resolution.with_suffix(".lock"), spec) as lock:
         if not refresh and (found := _find(spec)) is not None:  # another process was faster
@@ -311,7 +319,7 @@ def _install(spec: VenvSpec, refresh: bool) -> None:
         print(f"envweave: installing {_listed(spec)} (Python {version})", file=sys.stderr, flush=True)
         uv = Uv(root, spec.what, lock)
         interpreter, version = uv.interpreter(spec.python)
-        pins = uv.resolve([for_uv(one) for one in spec.requirements], interpreter)
+        pins = spec.pins(uv, interpreter)
         key = _digest([pins, version, spec.content])
         _make(spec, _environment(key), interpreter, version, pins)
         _write(resolution, _Resolution(key))
@@ -319,6 +327,21 @@ def _install(spec: VenvSpec, refresh: bool) -> None:
     sweep(UNUSED_DAYS, failed)
     for reason in failed:  # the environment is there, whatever of others cannot be removed
         print(f"envweave: {reason}", file=sys.stderr, flush=True)
+
+
+def uv_in_cache(what: str) -> Uv:
+    """Return uv for commands that install nothing; ``what`` is for error messages."""
+    with _cache_errors_explained(what):
+        return Uv(_made_cache_folder(what), what)
+
+
+def _made_cache_folder(what: str) -> Path:
+    uv_program(what)  # before anything is written
+    root = cache_folder()
+    for part in ("environments", "resolutions"):
+        (root / part).mkdir(parents=True, exist_ok=True)
+    (root / "uv.toml").touch()
+    return root
 
 
 @contextmanager
@@ -342,7 +365,7 @@ def _make(spec: VenvSpec, folder: Path, interpreter: str, version: str, pins: li
             return
         try:
             _remove_tree(folder)
-            Uv(cache_folder(), spec.what, lock).make(folder, interpreter, pins)
+            spec.fill(Uv(cache_folder(), spec.what, lock), folder, interpreter, pins)
             marker = Marker(spec.requirements, tuple(pins), version, spec.key_without_content)
             _write(folder / _MARKER, marker)
         except BaseException:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prime_hub import PrimeHub, serving
 from stub_program import library_wheels
+from toy_wheels import only_wheels_in
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +29,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path) -> Itera
         monkeypatch.setenv("PRIME_API_BASE_URL", running.url)
         for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "ENVWEAVE_SUITES"):
             monkeypatch.setenv(name, str(tmp_path / name.lower()))
-        monkeypatch.setenv("UV_NO_INDEX", "1")
-        monkeypatch.setenv("UV_FIND_LINKS", str(library))
+        for name in [name for name in os.environ if name.startswith("UV_")]:
+            monkeypatch.delenv(name)
+        for name, value in only_wheels_in(library).items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
         folder = tmp_path / "here"
         folder.mkdir()

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hub_wheels import wheel, wheel_name
 from prime_hub import KEY, PrimeHub
-from stub_program import PACKAGE, PAIR
+from stub_program import PACKAGE, PAIR, tools_wheel
+from toy_wheels import only_wheels_in
 
 import envweave_gym
 from envweave_gym.cli import main
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.hubs.prime import hub_packages
+from envweave_gym.hubs.prime.file_conflicts import check_conflicts
 from envweave_gym.hubs.prime.hub_lock import lock_of
 from envweave_gym.hubs.prime.wheel_check import check_wheel
 
 GUESS = ("acme", "guess", "1.0.0", PACKAGE)
 V0 = {"requires": ["verifiers>=0.1.8"]}
+
+
+def use_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the files in a folder the only packages of the index."""
+    for name, value in only_wheels_in(folder).items():
+        monkeypatch.setenv(name, value)
 
 
 def left(tmp_path: Path) -> list[str]:
@@ -32,7 +45,7 @@ def left(tmp_path: Path) -> list[str]:
 def test_an_installed_environment_is_made_without_a_request_and_played(hub: PrimeHub):
     hub.publish(*GUESS, **V0)
     package = hub_packages.install("acme/guess")
-    assert (package.version, package.generation, package.pins) == ("1.0.0", "v0", ("verifiers==0.3.1",))
+    assert (package.version, package.generation, list(package.pins)) == ("1.0.0", "v0", ["verifiers==0.3.1"])
     hub.requests.clear()
     env = envweave_gym.make("prime://acme/guess", env_args={"rows": 1})
     try:
@@ -71,12 +84,64 @@ def test_a_lock_file_installs_the_same_again_elsewhere(
     hub.publish(*GUESS, **V0)
     first = hub_packages.install("acme/guess@1.0.0", project=True)
     hub.publish("acme", "guess", "1.1.0", PACKAGE, **V0)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    monkeypatch.setenv("ENVWEAVE_SUITES", str(tmp_path / "another"))
+    monkeypatch.setenv("ENVWEAVE_INSTALL", "1")  # the wheel is on the hub, which make does not ask
     with pytest.raises(NotAvailable, match="not on this machine"):
         envweave_gym.make("prime://acme/guess")
     assert hub_packages.install("acme/guess@1.0.0") == first
     rows = json.loads(Path("envweave-hub.json").read_text())["packages"]
     assert [row["version"] for row in rows] == ["1.0.0"]
+
+
+def test_the_lock_file_has_the_hashes_of_all_wheels_and_other_bytes_are_not_installed(
+    hub: PrimeHub, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+):
+    row = hub.publish(*GUESS, **V0)
+    hub_packages.install("acme/guess", project=True)
+    (locked,) = json.loads(Path("envweave-hub.json").read_text())["packages"]
+    original = library / "verifiers-0.3.1-py3-none-any.whl"
+    assert locked["sha256"] == row["sha256"]
+    assert locked["pins"] == {"verifiers==0.3.1": [hashlib.sha256(original.read_bytes()).hexdigest()]}
+    index = tmp_path / "index"
+    index.mkdir()
+    (index / original.name).write_bytes(wheel("verifiers", "0.3.1", "PLANTED = True"))
+    use_index(index, monkeypatch)
+    for name in ("UV_CACHE_DIR", "ENVWEAVE_SUITES"):
+        monkeypatch.setenv(name, str(tmp_path / "another" / name))
+    with pytest.raises(NotAvailable, match=r"(?i)hash"):
+        hub_packages.install("acme/guess")
+    assert [*(tmp_path / "another" / "ENVWEAVE_SUITES" / "environments").iterdir()] == []
+
+
+def test_a_dependency_without_wheels_is_not_built(
+    hub: PrimeHub, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+):
+    index = tmp_path / "index"
+    shutil.copytree(library, index)
+    with tarfile.open(index / "sourced-1.0.tar.gz", "w:gz") as archive:
+        for name, text in (
+            ("PKG-INFO", "Metadata-Version: 2.1\nName: sourced\nVersion: 1.0\n"),
+            ("setup.py", ""),
+        ):
+            member = tarfile.TarInfo(f"sourced-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    use_index(index, monkeypatch)
+    hub.publish(*GUESS, requires=["verifiers>=0.1.8", "sourced"])
+    with pytest.raises(NotAvailable, match="sourced"):
+        hub_packages.install("acme/guess")
+
+
+def test_a_package_that_requires_its_own_name_is_refused(
+    hub: PrimeHub, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+):
+    index = tmp_path / "index"
+    shutil.copytree(library, index)
+    (index / wheel_name("guess", "7.0")).write_bytes(wheel("guess", "7.0"))
+    use_index(index, monkeypatch)
+    hub.publish(*GUESS, requires=["verifiers>=0.1.8", "guess>=5"])
+    with pytest.raises(NotAvailable, match=r"guess==7\.0, which has its own name"):
+        hub_packages.install("acme/guess")
 
 
 def test_a_package_that_was_installed_with_several_agents_is_made_as_a_game(
@@ -111,7 +176,7 @@ def test_a_content_hash_names_a_version_and_the_newest_is_taken_without_one(hub:
     assert hub_packages.find_installed(by_hash)[0].version == "1.0.0"
 
 
-def test_removing_from_one_project_leaves_the_package_to_the_other(
+def test_a_project_that_is_renamed_keeps_its_package_whatever_another_one_removes(
     hub: PrimeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     hub.publish(*GUESS, **V0)
@@ -121,11 +186,11 @@ def test_removing_from_one_project_leaves_the_package_to_the_other(
     monkeypatch.chdir(other)
     hub_packages.install("acme/guess", project=True)
     hub_packages.remove("acme/guess")
-    assert package.wheel.exists()
-    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.chdir((tmp_path / "here").rename(tmp_path / "renamed"))
+    hub.requests.clear()
     assert hub_packages.find_installed(hub_packages.hub_id_of("acme/guess"))[0] == package
+    assert hub.requests == []
     hub_packages.remove("acme/guess")
-    assert not package.wheel.exists()
     with pytest.raises(NotAvailable, match="not installed"):
         hub_packages.remove("acme/guess")
 
@@ -141,7 +206,7 @@ def test_the_generation_is_the_hubs_hint_or_follows_from_the_package(hub: PrimeH
     ):
         hub.publish("acme", name, "1.0.0", source, requires=[requires], **more)
         if expected == "conflict":
-            with pytest.raises(NotAvailable, match="cannot be satisfied"):
+            with pytest.raises(NotAvailable, match="unsatisfiable"):
                 hub_packages.install(f"acme/{name}")
         else:
             assert hub_packages.install(f"acme/{name}").generation == expected
@@ -166,24 +231,29 @@ def test_an_install_that_fails_leaves_no_wheel(
 ):
     hub.publish(*GUESS, **V0)
 
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(*_: Any) -> None:
         raise NotAvailable("acme/guess: uv cannot install it: the disk is full")
 
-    monkeypatch.setattr("envweave_gym.suites.virtual_environments.interpreter_of", fail)
+    monkeypatch.setattr("envweave_gym.suites.uv_commands.Uv.install_locked", fail)
     refused(hub, tmp_path, "the disk is full")
 
 
+ENTRY_POINTS = "guess-1.0.0.dist-info/entry_points.txt"
 WHEELS: dict[str, tuple[str, Any]] = {
     "a path that leads out": ("unsafe path", {"files": {"../evil.py": b""}}),
     "an absolute path": ("unsafe path", {"files": {"/evil.py": b""}}),
     "a drive": ("unsafe path", {"files": {"c:evil.py": b""}}),
     "a .pth file": (".pth", {"files": {"evil.pth": b"import os"}}),
     "a module of Python": ("hide", {"files": {"json.py": b""}}),
-    "another package's module": ("another package", {"files": {"verifiers/__init__.py": b""}}),
-    "a folder of another package": ("another package", {"files": {"numpy/__init__.py": b""}}),
-    "a folder without a module": ("another package", {"files": {"envweave_gym/registry/plan.txt": b""}}),
-    "a module of another package": ("another package", {"files": {"openai.py": b""}}),
-    "a binary module": ("another package", {"files": {"_cffi_backend.cpython-311-x86_64-linux-gnu.so": b""}}),
+    "a module of the library": ("another package", {"files": {"verifiers/v1/tasksets/guess.py": b""}}),
+    "a module of this project": ("another package", {"files": {"envweave_gym/registry/plan.txt": b""}}),
+    "a module of a dependency": ("ours.py' of tools", {"files": {"ours.py": b""}, "requires": ["tools"]}),
+    "a command of a dependency": (
+        "the command 'tool'",
+        {"files": {ENTRY_POINTS: b"[console_scripts]\ntool = guess:f\n"}, "requires": ["tools"]},
+    ),
+    "a command elsewhere": ("no name", {"files": {ENTRY_POINTS: b"[console_scripts]\n../x = guess:f\n"}}),
+    "wrong entry points": ("entry points", {"files": {ENTRY_POINTS: b"tool = guess:f\n"}}),
     "a data folder": ("outside", {"files": {"guess-1.0.0.data/scripts/run": b""}}),
     "a second dist-info": ("exactly one", {"files": {"other-1.dist-info/METADATA": b""}}),
     "no module": ("no module", {"module": "something"}),
@@ -198,14 +268,63 @@ WHEELS: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("case", WHEELS)
 def test_a_hostile_wheel_is_refused_before_it_is_installed(hub: PrimeHub, tmp_path: Path, case: str):
     word, changes = WHEELS[case]
-    hub.publish("acme", "guess", data=wheel("guess", source=PACKAGE, **changes))
+    requires = ["verifiers<0.3.2", *changes.pop("requires", [])]
+    hub.publish("acme", "guess", data=wheel("guess", source=PACKAGE, requires=requires, **changes))
     refused(hub, tmp_path, word)
 
 
-def test_files_beside_the_module_that_cannot_be_imported_are_allowed():
-    files = {"pyproject.toml": b"", "README.md": b"", "guess.data.json": b"", "LICENSE": b""}
-    data, hub_id = wheel("guess", source=PACKAGE, files=files), hub_packages.hub_id_of("acme/guess")
-    assert check_wheel(data, wheel_name("guess", "1.0.0"), hub_id, None, None).version == "1.0.0"
+def test_helper_modules_and_files_beside_the_module_are_installed(hub: PrimeHub):
+    source = f"import helpers.prompts, scoring\n{PACKAGE}"
+    files = {"helpers/prompts.py": b"", "scoring.py": b"", "pyproject.toml": b"", "tests/test_it.py": b""}
+    files[ENTRY_POINTS] = b"[console_scripts]\nguess-it = guess:f\n"
+    requires = ["verifiers>=0.1.8", "tools"]
+    hub.publish("acme", "guess", data=wheel("guess", source=source, files=files, requires=requires))
+    hub_packages.install("acme/guess")
+    env = envweave_gym.make("prime://acme/guess", env_args={"rows": 1})
+    try:
+        env.reset(seed=0)
+        assert env.step("0")[1] == 1.0
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("guess.py", None),
+        ("guess/data/rows.json", None),
+        ("guess-1.0.0.dist-info/METADATA", None),
+        ("pyproject.toml", None),
+        ("README.md", None),
+        ("ours.json", "ours.json"),
+        ("ours.py", "ours.py"),
+        ("ours/__init__.py", "ours.py"),
+        ("ours/more.py", None),  # ours.py is imported all the same
+        ("tools.py", "tools"),
+        ("tools/__init__.py", "tools/__init__.py"),
+        ("tools/part/__init__.py", "tools/part.py"),
+        ("tools/part.cpython-311-x86_64-linux-gnu.so", "tools/part.py"),
+        ("tools/another.py", None),
+        ("fast.py", "fast.cpython-311-x86_64-linux-gnu.so"),
+        ("fast/__init__.py", "fast.cpython-311-x86_64-linux-gnu.so"),
+        ("shared.py", "shared"),
+        ("shared/__init__.py", None),
+        ("shared/one.py", "shared/one.py"),
+        ("shared/two.py", None),
+    ],
+)
+def test_files_that_would_overwrite_or_hide_those_of_a_dependency(
+    tmp_path: Path, name: str, found: str | None
+):
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    with zipfile.ZipFile(io.BytesIO(tools_wheel())) as file:
+        file.extractall(site)
+    if found is None:
+        check_conflicts(site, [name], ["guess"], "the wheel")
+        return
+    with pytest.raises(NotAvailable) as caught:
+        check_conflicts(site, [name], [], "the wheel")
+    assert f"{name!r}, which would hide or overwrite {found!r} of tools;" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +364,7 @@ def test_a_wheel_with_damaged_content_is_refused(hub: PrimeHub, tmp_path: Path):
 
 
 def test_a_version_with_white_space_is_that_version(hub: PrimeHub):
-    text = "Metadata-Version: 2.1\nName: guess\nVersion: 1.0.0 \nRequires-Dist: verifiers<0.2\n"
+    text = "Metadata-Version: 2.1\nName: guess\nVersion: 1.0.0 \nRequires-Dist: verifiers<0.3.2\n"
     hub.publish("acme", "guess", data=wheel("guess", source=PACKAGE, metadata=text))
     assert prime_version(hub) == "1.0.0"
 
@@ -353,7 +472,7 @@ def test_the_key_goes_to_the_api_alone_and_private_packages_need_it(
 def test_the_hubs_index_is_never_given_to_uv(hub: PrimeHub):
     hub.publish(*GUESS, **V0)
     hub.publish("acme", "verifiers", "0.3.1", "PLANTED = True")
-    assert hub_packages.install("acme/guess").pins == ("verifiers==0.3.1",)
+    assert list(hub_packages.install("acme/guess").pins) == ["verifiers==0.3.1"]
     assert "/acme/simple/verifiers/" not in [path for path, _ in hub.requests]
 
 
@@ -373,7 +492,9 @@ def test_a_lock_file_of_another_kind_or_time_is_refused(hub: PrimeHub):
         ("filename", "../../pwned.whl"),
         ("owner", ".."),
         ("version", "1 --index-url x"),
-        ("pins", ["evil @ file:///precious"]),
+        ("pins", {"evil @ file:///precious": []}),
+        ("pins", {"verifiers==0.3.1 --index-url x": []}),
+        ("pins", {"verifiers==0.3.1": ["x --index-url y"]}),
     ],
 )
 def test_a_hostile_lock_file_names_no_paths(hub: PrimeHub, tmp_path: Path, member: str, value: Any):

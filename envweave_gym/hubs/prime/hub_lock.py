@@ -1,20 +1,20 @@
-"""Lock file of installed hub environments: versions, hashes and pinned dependencies, so that they install again alike.
+"""Lock file of installed hub environments: versions and hashes of them and of their dependencies.
 
-A project's file, ``envweave-hub.json`` in the working directory, is used where it exists, else the user's. Wheels are
-files of a cache that all lock files share; a wheel lists the lock files that need it, and goes with the last of them.
+A project's file, ``envweave-hub.json`` in the working directory, is used where it exists, else the user's. What is
+installed from it lies in the cache of virtual environments, which all lock files share and the sweep of unused ones
+empties. So a lock file may be moved or copied, and installs the same again elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -22,13 +22,10 @@ from envweave_gym.core.faults import NotAvailable
 from envweave_gym.hubs.prime.hub_id import NAME, VERSION, HubId
 from envweave_gym.hubs.prime.wheel_check import Generation
 from envweave_gym.os_support.file_lock import file_lock
-from envweave_gym.os_support.xdg_folders import cache_folder, configuration_folder
+from envweave_gym.os_support.xdg_folders import configuration_folder
 
 PROJECT_FILE = "envweave-hub.json"
 FORMAT = 1
-INSTALL_TIMEOUT_S = 3600.0
-"""Longest wait for another process that installs the same wheel."""
-_USERS = "users.json"
 
 
 # A project's lock file may be anybody's: what it says becomes paths and requirements only if it has these forms.
@@ -53,8 +50,8 @@ class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
     """Hash that the hub gives for the source."""
     python: str | None = None
     """Python that it was installed for, if another than that of the installing process."""
-    pins: tuple[_Pin, ...] = ()
-    """Exact versions of all packages that it needs."""
+    pins: dict[_Pin, tuple[_Sha256, ...]] = {}
+    """Exact versions of all packages that it needs, each with the hashes of the wheels that are accepted."""
     agents: tuple[str, ...] = ()
     """Agents that it has without ``env_args``; empty if that is not known, as for the first generation."""
 
@@ -62,16 +59,6 @@ class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
     def hub_id(self) -> HubId:
         """The ID with the version."""
         return HubId(self.owner, self.name, self.version)
-
-    @property
-    def wheel(self) -> Path:
-        """Path of the wheel in the cache."""
-        return _wheel_folder(self.sha256) / self.filename
-
-    @property
-    def requirements(self) -> list[str]:
-        """Requirements of its virtual environment: the wheel by its hash, and the pins."""
-        return [f"{self.hub_id.distribution} @ {self.wheel.as_uri()}#sha256={self.sha256}", *self.pins]
 
     def is_named(self, wanted: HubId) -> bool:
         """Return whether an ID names this package; one without a version names every version."""
@@ -123,11 +110,9 @@ class HubLock:
         self._change(lambda packages: [*(one for one in packages if not one.is_named(same)), package])
 
     def remove(self, wanted: HubId) -> list[HubPackage]:
-        """Remove the packages that an ID names, and the wheels that no lock file needs; return them."""
+        """Remove the packages that an ID names, and return them."""
         removed = [one for one in self.packages() if one.is_named(wanted)]
         self._change(lambda packages: [one for one in packages if not one.is_named(wanted)])
-        for package in removed:
-            drop_wheel(package.sha256)
         return removed
 
     def _change(self, change: Callable[[list[HubPackage]], list[HubPackage]]) -> None:
@@ -151,63 +136,9 @@ def lock_of(project: bool | None = None) -> HubLock:
     return HubLock(configuration_folder() / "hub.json")
 
 
-@contextmanager
-def stored_wheel(data: bytes, package: HubPackage, lock: HubLock) -> Generator[None]:
-    """Store a wheel for the block, which installs it; if the block fails, remove it unless a lock file needs it."""
-    folder = _wheel_folder(package.sha256)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # One install of a wheel at a time: a failed one must not remove the wheel from under another.
-    with file_lock(folder.with_name(f".{package.sha256}.lock"), INSTALL_TIMEOUT_S):
-        with _wheels_locked():
-            folder.mkdir(exist_ok=True)
-            _replace(package.wheel, data)
-            users = {*_users(folder), str(lock.path)}
-            _replace(folder / _USERS, msgspec.json.encode(sorted(users)))
-        try:
-            yield
-        except BaseException:
-            drop_wheel(package.sha256)
-            raise
-
-
-def drop_wheel(sha256: str) -> None:
-    """Remove a wheel from the cache unless a lock file names it."""
-    folder = _wheel_folder(sha256)
-    with _wheels_locked():
-        users = [path for path in _users(folder) if _needs(Path(path), sha256)]
-        if users:
-            _replace(folder / _USERS, msgspec.json.encode(users))
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def sha256_of(data: bytes) -> str:
     """Return the SHA-256 of bytes in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
-
-
-def _wheels_locked() -> Any:
-    folder = _wheel_folder("")
-    folder.mkdir(parents=True, exist_ok=True)
-    return file_lock(folder / "wheels.lock")
-
-
-def _users(folder: Path) -> list[str]:
-    try:
-        return msgspec.json.decode((folder / _USERS).read_bytes(), type=list[str])
-    except (OSError, msgspec.MsgspecError):
-        return []
-
-
-def _needs(lock: Path, sha256: str) -> bool:
-    try:
-        return any(one.sha256 == sha256 for one in HubLock(lock).packages())
-    except NotAvailable:  # a file that cannot be read now may need it
-        return True
-
-
-def _wheel_folder(sha256: str) -> Path:
-    return cache_folder() / "hub" / sha256
 
 
 def _replace(path: Path, data: bytes) -> None:

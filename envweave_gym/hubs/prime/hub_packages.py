@@ -7,6 +7,7 @@ versions of the library that exclude each other. Making an environment sends no 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.hubs.prime.dependency_pins import resolved_pins
-from envweave_gym.hubs.prime.hub_id import SCHEME, HubId, hub_id_of
-from envweave_gym.hubs.prime.hub_lock import HubLock, HubPackage, lock_of, sha256_of, stored_wheel
+from envweave_gym.hubs.prime.file_conflicts import check_conflicts
+from envweave_gym.hubs.prime.hub_id import SCHEME, HubId, hub_id_of, normalised
+from envweave_gym.hubs.prime.hub_lock import HubLock, HubPackage, lock_of, sha256_of
+from envweave_gym.hubs.prime.locked_environment import LockedSpec, locked_spec
 from envweave_gym.hubs.prime.prime_api import Details, PrimeApi
-from envweave_gym.hubs.prime.wheel_check import check_wheel
+from envweave_gym.hubs.prime.wheel_check import CheckedWheel, check_wheel
 from envweave_gym.registry.make_call import MakeCall
 from envweave_gym.registry.make_registered import make_registered
+from envweave_gym.suites.virtual_environments import acquire, hold, installed_folder, lease_of
 
 ENV_ID, GAME_ID = "envweave/Hub-v0", "envweave/HubTeam-v0"
 
@@ -69,17 +73,16 @@ def install(
 
     hub_id, lock, api = hub_id_of(text), lock_of(project), api or PrimeApi()
     details = api.details(hub_id)
-    data, package = _checked_package(api, hub_id, details, lock, python)
-    with stored_wheel(data, package, lock):
-        interpreter = _interpreter(package, install=True)
-        package = msgspec.structs.replace(package, agents=declared_agents(package, interpreter))
-        lock.add(package)
+    data, wheel, package = _checked_package(api, hub_id, details, lock, python)
+    interpreter = _installed(data, wheel, package)
+    package = msgspec.structs.replace(package, agents=declared_agents(package, interpreter))
+    lock.add(package)
     return package
 
 
 def _checked_package(
     api: PrimeApi, hub_id: HubId, details: Details, lock: HubLock, python: str | None
-) -> tuple[bytes, HubPackage]:
+) -> tuple[bytes, CheckedWheel, HubPackage]:
     """Download and check a wheel; return its bytes, and the package with its resolved dependencies."""
     if details.url_dependencies:
         raise NotAvailable(
@@ -88,12 +91,7 @@ def _checked_package(
     link = api.wheel_link(hub_id, details)
     data = api.download(link)
     sha256 = sha256_of(data)
-    for source, expected in (("index", link.sha256), ("details", details.sha256)):
-        if expected is not None and expected.lower() != sha256:
-            raise NotAvailable(
-                f"{hub_id}: the wheel's SHA-256 is {sha256[:12]}…, and the hub's {source} has {expected[:12]}…; "
-                "not installed"
-            )
+    _check_hash(hub_id, sha256, {"index": link.sha256, "details": details.sha256})
     wheel = check_wheel(data, link.filename, hub_id, details.version, details.hint)
     known = lock.find(HubId(hub_id.owner, hub_id.name, wheel.version))
     if known is not None and known.sha256 != sha256:
@@ -102,10 +100,8 @@ def _checked_package(
             f"({known.sha256[:12]}…); remove it first if you trust the new one: envweave hub remove {known.hub_id}"
         )
     if known is not None and python in (None, known.python):
-        return data, known
-    with tempfile.TemporaryDirectory(prefix="envweave-pins-") as folder:
-        pins = resolved_pins(str(hub_id), wheel.requires, wheel.generation, python, Path(folder))
-    return data, HubPackage(
+        return data, wheel, known
+    package = HubPackage(
         owner=details.owner.name,
         name=details.name,
         version=wheel.version,
@@ -114,8 +110,34 @@ def _checked_package(
         generation=wheel.generation,
         content_hash=details.digest,
         python=python,
-        pins=pins,
+        pins=resolved_pins(str(hub_id), wheel.requires, wheel.generation, python),
     )
+    if same := [pin for pin in package.pins if normalised(pin.partition("==")[0]) == hub_id.distribution]:
+        raise NotAvailable(f"{hub_id} requires {same[0]}, which has its own name; not installed")
+    return data, wheel, package
+
+
+def _check_hash(hub_id: HubId, sha256: str, expected: Mapping[str, str | None]) -> None:
+    for source, other in expected.items():
+        if other is not None and other.lower() != sha256:
+            raise NotAvailable(
+                f"{hub_id}: the wheel's SHA-256 is {sha256[:12]}…, and the hub's {source} has {other[:12]}…; "
+                "not installed"
+            )
+
+
+def _installed(data: bytes, wheel: CheckedWheel, package: HubPackage) -> Path:
+    """Return the interpreter of the package's virtual environment, which is made if there is none."""
+    problem = f"the wheel {shown(package.filename)} of {package.hub_id.path}"
+    with tempfile.TemporaryDirectory(prefix="envweave-hub-wheel-") as folder:
+        path = Path(folder) / package.filename
+        path.write_bytes(data)
+        spec = _spec(
+            package,
+            wheel=path,
+            check_site=lambda site: check_conflicts(site, wheel.files, wheel.scripts, problem),
+        )
+        return hold(acquire(spec, install=True))
 
 
 def find_installed(hub_id: HubId) -> tuple[HubPackage, Path]:
@@ -127,23 +149,19 @@ def find_installed(hub_id: HubId) -> tuple[HubPackage, Path]:
             f"{SCHEME}{hub_id} is not installed (it is not in {lock.path}); 'envweave hub info {hub_id}' shows it, and "
             f"'envweave hub install {hub_id}' installs it"
         )
-    if not package.wheel.is_file():
+    spec = _spec(package)
+    folder = installed_folder(spec)
+    if folder is None:
         raise NotAvailable(
             f"{SCHEME}{hub_id} is in {lock.path} but not on this machine; run: envweave hub install {package.hub_id}"
         )
-    return package, _interpreter(package, install=False)
+    return package, hold(lease_of(folder, spec.what))
 
 
-def _interpreter(package: HubPackage, *, install: bool) -> Path:
-    from envweave_gym.suites.virtual_environments import interpreter_of
-
-    return interpreter_of(
-        package.requirements,
-        python=package.python,
-        install=install,
-        what=f"{SCHEME}{package.hub_id}",
-        command=f"envweave hub install {package.hub_id}",
-    )
+def _spec(package: HubPackage, **more: Any) -> LockedSpec:
+    name = f"{package.hub_id.distribution}=={package.version}"
+    what = f"{SCHEME}{package.hub_id}"
+    return locked_spec(what, name, package.sha256, package.pins, package.python, **more)
 
 
 def remove(text: str, *, project: bool | None = None) -> list[HubPackage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import email.parser
 import io
 import re
@@ -31,8 +32,10 @@ _REQUIREMENT = re.compile(
 _ONLY_EXTRA = re.compile(r"""\bextra\s*==\s*['"]""")
 _PIN = re.compile(r"(?P<sign>===?|~=|!=|<=?|>=?)\s*(?P<version>[\w.*+!-]+)")
 _FLOORS = ("==", "===", ">=", ">", "~=")
-_IMPORTED = (".py", ".pyc", ".pyd", ".so", ".pth")
-"""Ends of the names of files that Python would import."""
+_RESERVED = {"verifiers", "pip", "setuptools", "sitecustomize", "usercustomize"}
+"""Modules of the library, and modules that Python or installers import by themselves."""
+_OURS = {"envweave_gym", "envweave_gym_server", "envweave_gym_pytest", "envweave_harness"}
+_MAX_ENTRY_POINTS_BYTES = 1 << 20
 _V1_BEGINS = (0, 2)
 """Lowest floor of the requirement ``verifiers`` that means the second generation, by the hub's own rule."""
 
@@ -46,6 +49,9 @@ class CheckedWheel:
     """Requirements without those of extras."""
     generation: Generation
     """Generation of the library that the wheel is written for."""
+    files: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+    """Names of the commands that an install makes."""
 
 
 def check_wheel(
@@ -62,7 +68,6 @@ def check_wheel(
             names = _checked_names(wheel, problem)
             dist_info = _dist_info(names, problem)
             _check_modules(names, dist_info, hub_id, problem)
-            _check_top_level(names, dist_info, hub_id, problem)
             metadata = _read(wheel, f"{dist_info}/METADATA", _MAX_METADATA_BYTES, problem)
             found, requires = _checked_metadata(metadata, hub_id, version, problem)
             if not _same_release(filename.split("-")[1], found):
@@ -70,13 +75,14 @@ def check_wheel(
                     f"{problem} is named like another version than {found}, which it says; not installed"
                 )
             generation = _generation(requires, hint, _source(wheel, names, hub_id))
+            scripts = _scripts(wheel, names, f"{dist_info}/entry_points.txt", problem)
             if wheel.testzip() is not None:
                 raise NotAvailable(f"{problem} is damaged; not installed")
     except _UNREADABLE as error:
         raise NotAvailable(
             f"{problem} cannot be read: {error or type(error).__name__}; not installed"
         ) from None
-    return CheckedWheel(found, requires, generation)
+    return CheckedWheel(found, requires, generation, tuple(names), scripts)
 
 
 def _check_filename(filename: str, hub_id: HubId, problem: str) -> None:
@@ -123,37 +129,19 @@ def _check_modules(names: list[str], dist_info: str, hub_id: HubId, problem: str
             )
         if top.endswith(".dist-info") and top != dist_info:
             raise NotAvailable(f"{problem} has {top}, which belongs to another package; not installed")
-        if re.sub(r"\..*", "", top) in sys.stdlib_module_names:
+        module = top.partition(".")[0]
+        if module in sys.stdlib_module_names:
             raise NotAvailable(f"{problem} has {top}, which would hide a module of Python; not installed")
-        if normalised(re.sub(r"\..*", "", top)) in (
-            "verifiers",
-            "pip",
-            "setuptools",
-            "sitecustomize",
-            "usercustomize",
-        ):
-            raise NotAvailable(f"{problem} has {top}, which is another package's; not installed")
+        if module.lower() in _RESERVED | _OURS:
+            raise NotAvailable(f"{problem} has {top}, which would hide another package's; not installed")
     if any(name.endswith(".pth") and "/" not in name for name in names):
         raise NotAvailable(
             f"{problem} has a .pth file, which would run at every start of Python; not installed"
         )
-    module = hub_id.module
-    if f"{module}.py" not in names and f"{module}/__init__.py" not in names:
+    if not {f"{hub_id.module}.py", f"{hub_id.module}/__init__.py"} & set(names):
         raise NotAvailable(
-            f"{problem} has no module {module!r}, which the library would import; not installed"
+            f"{problem} has no module {hub_id.module!r}, which the library would import; not installed"
         )
-
-
-def _check_top_level(names: list[str], dist_info: str, hub_id: HubId, problem: str) -> None:
-    """Refuse folders and modules beside the package's own; plain files, such as pyproject.toml, hide nothing."""
-    for name in names:
-        top, _, below = name.partition("/")
-        is_own = top == dist_info or top.partition(".")[0] == hub_id.module
-        if not is_own and (below or name.endswith(("/", *_IMPORTED))):
-            raise NotAvailable(
-                f"{problem} has {shown(top)}, which may be another package's; only {hub_id.module!r} is allowed; "
-                "not installed"
-            )
 
 
 def _checked_metadata(
@@ -201,6 +189,30 @@ def _read(wheel: zipfile.ZipFile, name: str, largest: int, problem: str) -> byte
     if len(data) > largest:
         raise NotAvailable(f"{problem} has a {name} of more than {largest >> 20} MB; not installed")
     return data
+
+
+class _EntryPoints(configparser.ConfigParser):
+    def optionxform(self, optionstr: str) -> str:
+        """Return the name of a command as it is: it may have upper case."""
+        return optionstr
+
+
+def _scripts(wheel: zipfile.ZipFile, names: list[str], path: str, problem: str) -> tuple[str, ...]:
+    if path not in names:
+        return ()
+    points = _EntryPoints(delimiters=("=",), interpolation=None, strict=False)
+    try:
+        points.read_string(_read(wheel, path, _MAX_ENTRY_POINTS_BYTES, problem).decode())
+    except configparser.Error as error:
+        raise NotAvailable(
+            f"{problem} has wrong entry points: {str(error).splitlines()[0]}; not installed"
+        ) from None
+    kinds = [kind for kind in ("console_scripts", "gui_scripts") if points.has_section(kind)]
+    scripts = tuple(name for kind in kinds for name in points.options(kind))
+    for script in scripts:
+        if not re.fullmatch(r"[\w.+-]+", script) or script in (".", ".."):
+            raise NotAvailable(f"{problem} has the command {shown(script)}, which is no name; not installed")
+    return scripts
 
 
 def _source(wheel: zipfile.ZipFile, names: list[str], hub_id: HubId) -> str:
