@@ -17,9 +17,10 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
-from envweave_gym.testing.mutation_checks import without_human
+from envweave_gym.testing.mutation_checks import cannot_render_here, without_human
 from envweave_gym.testing.reproducibility_checks import MANY_SEEDS
 from envweave_gym.testing.subject import (
+    ConformanceError,
     Form,
     NotApplicable,
     Subject,
@@ -180,6 +181,16 @@ def check_game_render_modes(subject: Subject) -> None:
         with expected(InvalidArgument, f"{form.label}: make(…, render_mode='no_such_mode')", advice):
             form.make(render_mode="no_such_mode").close()
     tried = without_human(modes)
+    try:
+        _render_test(form, env, tried)
+    except ConformanceError as error:
+        cause = error.__cause__
+        if cause is None or not tried or not cannot_render_here(subject, tried[0], cause):
+            raise
+        raise NotApplicable(f"{form.label} cannot render here: {cause}") from error
+
+
+def _render_test(form: Form, env: Any, tried: list[str]) -> None:
     with contextlib.ExitStack() as made, _quietly(form, "render_test", env):
 
         def build(*, render_mode: str = "human") -> Any:

@@ -144,7 +144,7 @@ def _render(subject: Subject, form: Form, mode: str) -> str | None:
                 player.move()
                 env_render_passive_checker(player.env)
         except RAISED as error:
-            if not cannot_render_here(subject, error):
+            if not cannot_render_here(subject, mode, error):
                 raise
             return f"{what} needs a package that is not installed: {error}"
     return None

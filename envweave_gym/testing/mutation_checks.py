@@ -23,7 +23,7 @@ from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import RAISED, Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, brief, same
 
-_MISSING = re.compile(r"DependencyNotInstalled|ModuleNotFoundError|No module named|\bE?GL|[Dd]isplay")
+_MISSING = re.compile(r"DependencyNotInstalled|ModuleNotFoundError|No module named|GL|[Dd]isplay")
 """Names of exceptions and libraries in texts that say that there is no package or no display to render with."""
 FRESH = "return fresh arrays at every step, and to every agent its own (observation.copy())"
 
@@ -75,14 +75,17 @@ def check_render_changes_nothing(subject: Subject) -> None:
     ``human`` is left out: it opens a window, and draws at the speed of a human viewer.
     """
     subject.needs_determinism()
-    tried = [_expect_only_read(subject, form, mode) for form in subject.stacks() for mode in _modes(form)]
+    tried = [
+        _expect_only_read(subject, form, mode) for form in subject.stacks() for mode in _modes(subject, form)
+    ]
     if not any(tried):
         raise NotApplicable(f"{subject.name} has no render mode that can be tried here")
 
 
-def _modes(form: Form) -> list[str]:
+def _modes(subject: Subject, form: Form) -> list[str]:
     with form.open() as player:
-        return without_human(player.env.metadata.get("render_modes") or [])
+        modes = without_human(player.env.metadata.get("render_modes") or [])
+    return [mode for mode in modes if mode not in subject.unrenderable]
 
 
 def without_human(modes: Iterable[str]) -> list[str]:
@@ -90,14 +93,17 @@ def without_human(modes: Iterable[str]) -> list[str]:
     return [mode for mode in modes if mode != "human"]
 
 
-def cannot_render_here(subject: Subject, error: BaseException) -> bool:
-    """Return whether rendering failed for a package or a display that is missing here.
+def cannot_render_here(subject: Subject, mode: str, error: BaseException) -> bool:
+    """Return whether rendering failed for a package or a display that is missing here; later checks leave it out.
 
     IDs without a card may say so with any exception; those with one must use Gymnasium's or ours.
     """
-    if isinstance(error, DependencyNotInstalled | NotAvailable):
-        return True
-    return subject.is_third_party and _MISSING.search(f"{type(error).__name__}: {error}") is not None
+    missing = isinstance(error, DependencyNotInstalled | NotAvailable) or (
+        subject.is_third_party and _MISSING.search(f"{type(error).__name__}: {error}") is not None
+    )
+    if missing:  # a library that has failed once may end the process the next time
+        subject.unrenderable.add(mode)
+    return missing
 
 
 def _expect_only_read(subject: Subject, form: Form, mode: str) -> bool:
@@ -111,7 +117,7 @@ def _expect_only_read(subject: Subject, form: Form, mode: str) -> bool:
             with no_window(), warnings.catch_warnings(action="ignore"), form.open(render_mode=mode) as player:
                 drawn = player.play(SEED, MOVES, before_each=_render)
         except RAISED as error:
-            if not cannot_render_here(subject, error):
+            if not cannot_render_here(subject, mode, error):
                 raise
             return False
     what = f"{what}: with rendering the episode goes another way than without"

@@ -93,6 +93,9 @@ class Subject:
     converts_rewards: bool = False
     """Whether ``reward=`` makes one number of its rewards, so that those of ``env.unwrapped`` are none."""
 
+    unrenderable: set[str] = field(default_factory=set[str], compare=False, repr=False)
+    """Render modes for which a check has found a package or a display missing on this machine."""
+
     @property
     def is_game(self) -> bool:
         """Whether the environment has several agents and no single-agent form."""
