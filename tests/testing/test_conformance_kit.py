@@ -366,6 +366,26 @@ def test_an_id_of_a_suite_in_a_python_of_its_own_is_of_another_package() -> None
     assert not Subject(LINE, broken.Walk).is_third_party
 
 
+class NeedsOpenGL(broken.Walk):
+    rendered = 0
+
+    def render(self) -> Any:
+        NeedsOpenGL.rendered += 1
+        raise RuntimeError("an OpenGL platform library has not been loaded into this process")
+
+
+def test_a_missing_display_is_no_failure_of_other_packages_and_is_met_once() -> None:
+    subject = Subject("Some-v0", partial(envweave_gym.make, local(NeedsOpenGL).name), in_suite=True)
+    with pytest.raises(NotApplicable, match="OpenGL"):
+        testing.check_render_modes(subject)
+    assert NeedsOpenGL.rendered == 1
+    with pytest.raises(NotApplicable, match="no render mode that can be tried here"):
+        testing.check_render_changes_nothing(subject)
+    assert NeedsOpenGL.rendered == 1
+    with pytest.raises(ConformanceError, match="OpenGL"):
+        testing.check_render_modes(local(NeedsOpenGL))
+
+
 def test_copies_of_ids_of_other_packages_are_advice(registered: None) -> None:
     gym.register("broken/Anew-v0", entry_point="broken_envs:StartsAnew")
     became = check_all("broken/Anew-v0")
