@@ -10,7 +10,6 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,7 +44,6 @@ class Future:
 
     request_id: str
     session_id: str
-    completions: CompletionLog | None = None
     digest: bytes = b""
     """That of the request's path and body."""
     size: int = 0
@@ -54,45 +52,6 @@ class Future:
     reply: Reply | None = None
     cancelled: bool = False
     fetched_at: float | None = None
-    cursor: int = 0
-
-
-class CompletionLog:
-    """The requests of one sampling client that are done and not fetched, in the order in which they ended.
-
-    The SDK polls it with the number of the last entry that it has seen, which drops the entries up to there.
-    """
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._last = 0
-        self._changed = threading.Condition()
-
-    def add(self, future: Future, reply: Reply) -> None:
-        """Append a request that is done."""
-        entry: dict[str, Any] = {"request_id": future.request_id, "state": "failed"}
-        if not reply.failed:
-            entry |= {"state": "finished", "response_payload_uncompressed_size": len(reply.body)}
-        with self._changed:
-            self._last += 1
-            future.cursor = self._last
-            self._entries[self._last] = entry
-            self._changed.notify_all()
-
-    def remove(self, future: Future) -> None:
-        """Drop the entry of a request whose result is known to the client."""
-        with self._changed:
-            self._entries.pop(future.cursor, None)
-
-    def wait(self, seen: int, seconds: float) -> tuple[int, list[dict[str, Any]]]:
-        """Return the last number and the entries after ``seen``; wait for one if there is none."""
-        with self._changed:
-            while self._entries and next(iter(self._entries)) <= seen:
-                self._entries.popitem(last=False)
-            if not self._entries and seconds > 0:
-                self._changed.wait(seconds)
-            entries = list(self._entries.items())
-        return (entries[-1][0] if entries else seen), [entry for _, entry in entries]
 
 
 @dataclass(frozen=True)
@@ -144,7 +103,6 @@ class Futures:
         self,
         request_id: str,
         session_id: str,
-        completions: CompletionLog | None = None,
         digest: bytes = b"",
         size: int = 0,
     ) -> tuple[Future, bool]:
@@ -157,7 +115,7 @@ class Futures:
             if pending >= self._limits.pending:
                 raise Busy(f"{pending} operations wait here; come again when some are done")
             self._check_bytes(session_id, size)
-            future = self._by_id[request_id] = Future(request_id, session_id, completions, digest, size)
+            future = self._by_id[request_id] = Future(request_id, session_id, digest, size)
             self._waiting[session_id] = self._waiting.get(session_id, 0) + size
             return future, True
 
@@ -191,8 +149,6 @@ class Futures:
             self._bytes += len(reply.body)
             self._drop_oldest()
         future.done.set()
-        if future.completions is not None:
-            future.completions.add(future, reply)
 
     def wait(self, request_id: str, seconds: float) -> Reply | None:
         """Return the result of a request, or ``None`` if it takes longer; raise :class:`Gone` if it is unknown."""
@@ -207,16 +163,7 @@ class Futures:
                 self._fetched[request_id] = future
                 while len(self._fetched) > self._limits.fetched:
                     self._drop(next(iter(self._fetched)))
-        if future.completions is not None:
-            future.completions.remove(future)
         return future.reply
-
-    def forget(self, request_ids: Iterable[str]) -> None:
-        """Drop results that their client has read."""
-        with self._lock:
-            for request_id in request_ids:
-                if request_id in self._done:
-                    self._drop(request_id)
 
     def cancel(self, request_id: str) -> None:
         """Mark an operation that waits as not wanted any more."""
@@ -257,5 +204,3 @@ class Futures:
         if future.reply is None:
             self._waits_no_more(future)
         future.done.set()  # a client that waits for it comes again, and gets status 410
-        if future.completions is not None:
-            future.completions.remove(future)

@@ -213,22 +213,6 @@ class FutureId(msgspec.Struct):
     request_id: str
 
 
-class FuturesTarget(msgspec.Struct):
-    """One copy of a sampling client."""
-
-    sampling_session_id: str
-    cloned_sampler_id: int = 0
-
-
-class FuturesPoll(msgspec.Struct):
-    """Which requests of a sampling client are done."""
-
-    target: FuturesTarget
-    prev_cursor: int = 0
-    timeout: float | None = None
-    retrieved_request_ids: list[str] = []
-
-
 class TimeToLive(msgspec.Struct):
     """When a checkpoint expires; ``None`` is never."""
 

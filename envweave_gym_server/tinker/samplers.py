@@ -9,15 +9,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from envweave_gym_server.tinker.api_errors import NotFound
-from envweave_gym_server.tinker.futures import CompletionLog
 from envweave_gym_server.tinker.models.base_model import BaseModel
 from envweave_gym_server.tinker.models.lora import FrozenAdapter
 
-LARGEST_CLONE = 1_000_000_000
-"""A copy of a sampling client in another process numbers its requests from ``clone * LARGEST_CLONE``."""
 MOST_SAMPLERS = 10_000
 
 
@@ -46,16 +43,12 @@ class Sampler:
     model_path: str | None = None
     load: Callable[[], Weights] | None = None
     clones: int = 0
-    completions: dict[int, CompletionLog] = field(default_factory=dict[int, CompletionLog])
+    """Copies of its client in other processes, which number their requests from ``clone * 1_000_000_000`` on."""
 
     @property
     def size(self) -> int:
         """Bytes of memory that end with this sampler."""
         return 0 if self.weights is None else self.weights.size
-
-    def completions_of(self, clone: int) -> CompletionLog:
-        """Return the log that one copy of the client polls."""
-        return self.completions.setdefault(clone, CompletionLog())
 
 
 class Samplers:

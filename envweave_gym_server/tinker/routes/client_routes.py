@@ -30,7 +30,7 @@ FLAGS: dict[str, Any] = {
     "proto_compress_fwdbwd": False,
     "custom_loss_server_side": False,
     "sample_join_sampling_session": True,
-    "sample_use_retrieve_futures": False,  # a poll of each future costs one round trip less
+    "sample_use_retrieve_futures": False,  # each future is polled: one round trip less than a poll of all
     "sample_max_concurrent_requests": 512,  # each holds a connection and a thread
 }
 NOT_SERVED = {

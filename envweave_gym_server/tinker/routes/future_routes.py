@@ -1,10 +1,10 @@
-"""Paths of results: long polls of one future, or of all requests of a sampling client."""
+"""Paths of results: the long poll of a future, and its end."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
 
-from envweave_gym_server.tinker.request_bodies import FutureId, FuturesPoll, body_of
+from envweave_gym_server.tinker.request_bodies import FutureId, body_of
 from envweave_gym_server.tinker.tinker_service import the_service
 
 future_routes = Blueprint("future_routes", __name__)
@@ -22,20 +22,6 @@ def retrieve() -> Response:
         response.status_code = 408
         return response
     return Response(reply.body, mimetype=reply.mimetype)
-
-
-@future_routes.post("/retrieve_futures")
-def retrieve_many() -> Response:
-    """Return which requests of a sampling client are done."""
-    poll = body_of(FuturesPoll)
-    service = the_service()
-    service.futures.forget(poll.retrieved_request_ids)
-    sampler = service.samplers.find(poll.target.sampling_session_id)
-    service.sessions.heard(sampler.session_id)
-    longest = LONGEST_POLL_S if poll.timeout is None else min(poll.timeout, LONGEST_POLL_S)
-    log = sampler.completions_of(poll.target.cloned_sampler_id)
-    cursor, completions = log.wait(poll.prev_cursor, longest)
-    return jsonify(cursor=cursor, completions=completions)
 
 
 @future_routes.post("/cancel_future")

@@ -24,7 +24,7 @@ from envweave_gym_server.tinker.request_bodies import (
     body_of,
     digest_of_request,
 )
-from envweave_gym_server.tinker.samplers import LARGEST_CLONE, Sampler, Weights
+from envweave_gym_server.tinker.samplers import Sampler, Weights
 from envweave_gym_server.tinker.tinker_service import TinkerService, the_service
 
 sampling_routes = Blueprint("sampling_routes", __name__)
@@ -105,9 +105,8 @@ def _submit(
                 service.records.add(sequence_id, sampler.session_id, request.prompt, sequence.tokens)
         return sample_reply(result, options)
 
-    completions = sampler.completions_of(body.seq_id // LARGEST_CLONE)
     future, is_new = service.futures.add(
-        request_id, sampler.session_id, completions, digest_of_request(), len(flask.request.get_data())
+        request_id, sampler.session_id, digest_of_request(), len(flask.request.get_data())
     )
     if is_new:
         service.engine.submit(Sampling(future, weights, request, encode))

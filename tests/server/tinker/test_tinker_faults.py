@@ -144,7 +144,8 @@ def test_a_request_that_was_done_long_ago_is_not_done_again(client: tinker.Servi
     step = training.optim_step(types.AdamParams())
     step.result()
     training.optim_step(types.AdamParams()).result()
-    server.service.futures.forget([f"{training.model_id}#{place}" for place in range(5)])
+    for number in range(5):
+        server.service.futures._drop(f"{training.model_id}#{number}")
     body = {"model_id": training.model_id, "seq_id": 1}
     client_of_app = create_tinker_app(server.service, KEY, ["*"]).test_client()
     answer = client_of_app.post("/api/v1/optim_step", json=body, headers={"X-API-Key": KEY})
@@ -168,13 +169,13 @@ def test_a_result_that_is_dropped_while_its_request_is_repeated_is_not_made_agai
     futures, find = server.service.futures, server.service.futures.find
     futures.wait(request_id, 10)
 
-    def find_and_forget(*given: Any) -> Any:
+    def find_and_drop(*given: Any) -> Any:
         found = find(*given)
         monkeypatch.undo()
-        futures.forget([request_id])
+        futures._drop(request_id)
         return found
 
-    monkeypatch.setattr(futures, "find", find_and_forget)
+    monkeypatch.setattr(futures, "find", find_and_drop)
     post("optim_step", **body)
     after = post("optim_step", **{**body, "seq_id": 8}).get_json()["request_id"]
     futures.wait(after, 10)
@@ -187,7 +188,7 @@ def test_a_repeated_create_model_does_not_reset_a_trained_model(
     training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
     training.optim_step(types.AdamParams()).result()
     model = server.service.models.find(training.model_id)
-    server.service.futures.forget([f"{model.model_id}#0"])
+    server.service.futures._drop(f"{model.model_id}#0")
     body = {"session_id": model.session_id, "model_seq_id": 0, "base_model": BASE}
     request_id = post("create_model", **body).get_json()["request_id"]
     assert "exists" in post("retrieve_future", request_id=request_id).get_json()["error"]

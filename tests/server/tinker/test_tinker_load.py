@@ -57,8 +57,6 @@ def test_futures_stay_few_after_2000_requests(base_folder: Path, tmp_path: Path)
             for future in futures:
                 future.result(timeout=60)
         assert len(server.service.futures) <= limits.fetched
-        logs = server.service.samplers.find(sampler._sampling_session_id).completions.values()
-        assert sum(len(log._entries) for log in logs) == 0
 
 
 def test_a_finished_session_leaves_nothing_in_memory(server: Server):
@@ -294,4 +292,4 @@ def test_an_abandoned_sample_is_not_run(client: tinker.ServiceClient, server: Se
         service.futures.cancel(request_id)
     with pytest.raises(tinker.RequestFailedError, match="cancelled"):
         waiting.result(timeout=10)
-    service.futures.forget(["held"])
+    service.futures._drop("held")

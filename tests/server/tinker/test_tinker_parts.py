@@ -19,11 +19,9 @@ from envweave_gym_server.tinker.api_key import find_key
 from envweave_gym_server.tinker.checkpoints import CheckpointFile, Checkpoints, checked_name, parts_of
 from envweave_gym_server.tinker.engine import Engine, Sampling
 from envweave_gym_server.tinker.futures import (
-    CompletionLog,
     FutureLimits,
     Futures,
     Reply,
-    failure,
     json_reply,
 )
 from envweave_gym_server.tinker.http_server import HttpServer
@@ -82,21 +80,6 @@ def test_a_wait_for_an_operation_under_way_returns_nothing():
     futures = Futures()
     futures.add("a", "session")
     assert futures.wait("a", 0.01) is None
-
-
-def test_a_completion_log_repeats_what_was_not_confirmed():
-    futures, log = Futures(), CompletionLog()
-    for name in "abc":
-        future, _ = futures.add(name, "session", log)
-        futures.finish(future, failure("no", "user") if name == "b" else Reply(b"xyz"))
-    cursor, entries = log.wait(0, 0)
-    assert [(one["request_id"], one["state"]) for one in entries] == [
-        ("a", "finished"),
-        ("b", "failed"),
-        ("c", "finished"),
-    ]
-    assert log.wait(0, 0) == (cursor, entries)
-    assert log.wait(cursor, 0) == (cursor, [])
 
 
 def test_a_wait_ends_when_its_session_does():

@@ -9,9 +9,7 @@ import requests
 import tinker
 import torch
 from tinker import types
-from tinker_server import BASE, CONTEXT, KEY, Server, connected, params, prompt, row
-
-from envweave_gym_server.tinker.routes import client_routes
+from tinker_server import BASE, CONTEXT, KEY, Server, params, prompt, row
 
 TOKENS = [3, 4, 5, 6, 7]
 ADAM = types.AdamParams(learning_rate=0.01)
@@ -342,16 +340,3 @@ def test_the_health_check_needs_no_key(server: Server):
 def test_capabilities_name_the_base_models(server: Server):
     model = server.rest().get_server_capabilities().result().supported_models[0]
     assert (model.model_name, model.max_context_length, model.trainable) == (BASE, CONTEXT, True)
-
-
-def test_the_other_way_of_polling_gives_the_same_samples(server: Server, monkeypatch: pytest.MonkeyPatch):
-    tokens: list[list[list[int]]] = []
-    for flag in (False, True):
-        monkeypatch.setitem(client_routes.FLAGS, "sample_use_retrieve_futures", flag)
-        with connected(server) as client:
-            sampler = client.create_sampling_client(base_model=BASE).result()
-            futures = [sampler.sample(prompt([3]), 1, params(seed=seed)) for seed in range(20)]
-            tokens.append([future.result(timeout=20).sequences[0].tokens for future in futures])
-            with pytest.raises(tinker.BadRequestError):
-                sampler.sample(prompt([3] * 999), 1, params()).result(timeout=5)
-    assert tokens[0] == tokens[1]
