@@ -1,13 +1,13 @@
 """Samplers: weights that a client samples from, the base model's, a checkpoint's, or a snapshot of training.
 
 The weights of a sampler do not change, but for ``inflight`` samplers of a training model, which share the newest.
-Snapshots are kept in memory up to a limit, after which those that were not used for the longest time are dropped.
+Snapshots are kept in memory up to a limit, after which the session that has most loses its least recently used ones.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ class Samplers:
         with self._lock:
             known = self._by_id.setdefault(sampler.sampler_id, sampler)
             self._by_id.move_to_end(sampler.sampler_id)
-            self._drop_oldest()
+            self._drop_over_limits()
             return known
 
     def add_inflight(self, sampler: Sampler, model_id: str) -> Sampler:
@@ -112,7 +112,7 @@ class Samplers:
             weights = sampler.load()
             with self._lock:
                 sampler.weights = weights
-                self._drop_oldest()
+                self._drop_over_limits()
         return weights
 
     def drop_session(self, session_id: str) -> None:
@@ -129,17 +129,28 @@ class Samplers:
         with self._lock:
             return [key for key, sampler in self._by_id.items() if sampler.session_id == session_id]
 
-    def _drop_oldest(self) -> None:
-        """Drop weights over the limit, and the samplers that cannot load them again; the last used one stays."""
-        while len(self._by_id) > self._most:
-            self._by_id.popitem(last=False)
+    def _drop_over_limits(self) -> None:
+        """Drop samplers over the limit of their number, and weights over that of their bytes.
+
+        Weights that can be loaded again are dropped without their sampler.
+        """
+        while len(self._by_id) > self._most and (sampler := self._next_to_drop(lambda _: 1)) is not None:
+            del self._by_id[sampler.sampler_id]
         total = sum(sampler.size for sampler in self._by_id.values())
-        for sampler_id, sampler in list(self._by_id.items())[:-1]:
-            if total <= self._largest:
-                return
-            if not sampler.size:
-                continue
+        while total > self._largest and (sampler := self._next_to_drop(lambda one: one.size)) is not None:
             total -= sampler.size
             if sampler.load is None:
-                del self._by_id[sampler_id]
+                del self._by_id[sampler.sampler_id]
             sampler.weights = None
+
+    def _next_to_drop(self, cost_of: Callable[[Sampler], int]) -> Sampler | None:
+        """Return the least recently used sampler of the session whose samplers cost most together.
+
+        So a client that makes many snapshots loses its own, and not those of others. The last used one stays.
+        """
+        costs: Counter[str] = Counter()
+        for sampler in self._by_id.values():
+            costs[sampler.session_id] += cost_of(sampler)
+        candidates = [sampler for sampler in list(self._by_id.values())[:-1] if cost_of(sampler)]
+        # Of equal values max() returns the first, which was not used for the longest time.
+        return max(candidates, key=lambda sampler: costs[sampler.session_id], default=None)

@@ -150,8 +150,8 @@ def weights(size: int) -> Weights:
     return Weights(BASE_MODEL, adapter)
 
 
-def sampler(name: str, size: int, *, load: Any = None) -> Sampler:
-    return Sampler(name, "session", BASE_MODEL, weights(size), load=load)
+def sampler(name: str, size: int, *, session: str = "session", load: Any = None) -> Sampler:
+    return Sampler(name, session, BASE_MODEL, weights(size), load=load)
 
 
 def test_snapshots_over_the_limit_are_dropped_by_their_last_use():
@@ -163,6 +163,24 @@ def test_snapshots_over_the_limit_are_dropped_by_their_last_use():
     with pytest.raises(NotFound, match="took its memory"):
         samplers.find("b")
     assert samplers.find("a") is not None
+
+
+@pytest.mark.parametrize("limits", [{"largest": 40}, {"most": 4}])
+def test_a_session_with_many_snapshots_loses_its_own_and_not_those_of_others(limits: dict[str, int]):
+    samplers = Samplers(**limits)
+    samplers.add(sampler("modest", 10, session="modest"))
+    for number in range(20):
+        samplers.add(sampler(f"greedy {number}", 10, session="greedy"))
+    assert samplers.of_session("modest") == ["modest"]
+    assert samplers.of_session("greedy") == [f"greedy {number}" for number in (17, 18, 19)]
+
+
+def test_the_snapshot_that_is_added_stays_however_large_it_is():
+    samplers = Samplers(largest=25)
+    for name in "ab":
+        samplers.add(sampler(name, 10))
+    samplers.add(sampler("large", 30, session="large"))
+    assert (samplers.of_session("session"), samplers.of_session("large")) == ([], ["large"])
 
 
 def test_weights_of_a_checkpoint_are_loaded_again():
