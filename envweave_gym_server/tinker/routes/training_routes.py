@@ -84,12 +84,15 @@ def unload_model() -> Response:
 
 @training_routes.post("/get_info")
 def get_info() -> Response:
-    """Return the base model of a model, and the folder of its tokenizer."""
+    """Return the base model of a model and, to clients on this machine, the folder of its tokenizer.
+
+    Without a folder the SDK looks for a tokenizer of the base model's name on the hub.
+    """
     model = the_service().models.find(body_of(ModelId).model_id)
     data = {
         "arch": "llama",
         "model_name": model.base.name,
-        "tokenizer_id": str(model.base.tokenizer_folder),
+        "tokenizer_id": str(model.base.tokenizer_folder) if _client_is_on_this_machine() else None,
     }
     return jsonify(
         type="get_info",
@@ -100,6 +103,14 @@ def get_info() -> Response:
         model_data=data,
         optimizer_config={"type": "adamw"},
     )
+
+
+def _client_is_on_this_machine() -> bool:
+    """Return whether both ends of the connection have the same address, and no proxy says that it forwards."""
+    connection = request.environ.get("werkzeug.socket")
+    if connection is None or "Forwarded" in request.headers or "X-Forwarded-For" in request.headers:
+        return False
+    return connection.getsockname()[0] == request.remote_addr
 
 
 @training_routes.post("/forward_backward")

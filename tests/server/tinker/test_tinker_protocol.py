@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,21 @@ def test_the_client_learns_about_its_model(training: tinker.TrainingClient):
     info = training.get_info()
     assert (info.model_data.model_name, info.lora_rank, info.is_lora) == (BASE, 4, True)
     assert Path(info.model_data.tokenizer_id or "", "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "header"), [("127.0.0.2", ""), ("127.0.0.1", "Forwarded"), ("127.0.0.1", "X-Forwarded-For")]
+)
+def test_a_client_elsewhere_is_told_no_folder_of_this_machine(
+    training: tinker.TrainingClient, server: Server, source: str, header: str
+):
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), source_address=(source, 0))
+    headers = {"X-API-Key": KEY, **({header: "for=192.0.2.1"} if header else {})}
+    connection.request("POST", "/api/v1/get_info", json.dumps({"model_id": training.model_id}), headers)
+    info = json.load(connection.getresponse())
+    connection.close()
+    assert info["model_data"]["model_name"] == BASE
+    assert info["model_data"]["tokenizer_id"] is None
 
 
 def test_an_adapter_without_a_seed_differs_from_the_next(client: tinker.ServiceClient):
