@@ -27,8 +27,8 @@ from envweave_gym.training import (
     swebench_patch_tinker,
 )
 from envweave_gym.training.tinker.demo_options import DemoOptions
-from envweave_gym.training.tinker.grpo import LOCAL_MODELS
 from envweave_gym.training.tinker.local_server import LocalServer
+from envweave_gym.training.tinker.training_run import LOCAL_MODELS
 
 needs_module("tinker", "tinker")
 __all__ = ["client", "images"]

@@ -14,9 +14,9 @@ from envweave_gym.core.protocols import AGENT
 from envweave_gym.training import kuhn_tinker
 from envweave_gym.training.options import parse_options
 from envweave_gym.training.run_metrics import RunMetrics
+from envweave_gym.training.tinker.advantages import training_rows
 from envweave_gym.training.tinker.datums import TokenRow
 from envweave_gym.training.tinker.episodes import Episode, Task, Trajectory
-from envweave_gym.training.tinker.grpo import training_rows
 from envweave_gym.training.tinker.run_state import RunState, defaults_of, settings_of
 from envweave_gym.training.tinker.sampling import SharedRequest, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions

@@ -17,7 +17,7 @@ from fake_tinker import Characters, FakeClient, sampler
 import envweave_gym
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.training.options import run_demo
-from envweave_gym.training.tinker import TinkerOptions, grpo
+from envweave_gym.training.tinker import TinkerOptions, grpo, training_run
 from envweave_gym.training.tinker.connection import RequestRefused, ServerLost
 from envweave_gym.training.tinker.learner import Learner
 from envweave_gym.training.tinker.run_state import RunState
@@ -75,8 +75,8 @@ class Learned:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, "Connection", Connected)
-    monkeypatch.setattr(grpo, "Learner", Learned)
+    monkeypatch.setattr(training_run, "Connection", Connected)
+    monkeypatch.setattr(training_run, "Learner", Learned)
 
 
 def options(folder: Path, **others: Any) -> TinkerOptions:
@@ -102,7 +102,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         env.close = closed
         return env
 
-    monkeypatch.setattr(grpo.envweave_gym, "make", watched)
+    monkeypatch.setattr(envweave_gym, "make", watched)
     return made
 
 
@@ -451,7 +451,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_silent(
     def stop(*args: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grpo, "STOP_S", 0.05)
+    monkeypatch.setattr(training_run, "STOP_S", 0.05)
     monkeypatch.setattr(Learned, "save", lambda *args: answers.wait(30))
     with grpo.Trainer(ID, options(tmp_path)) as trainer:
         monkeypatch.setattr(trainer._training, "play", stop)
