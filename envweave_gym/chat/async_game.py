@@ -68,16 +68,16 @@ class AsyncChatGame:
 
     async def reply(self, role: str, text: str) -> ChatTurn:
         """Reply for the role, wait for its next turn or its end, and return what it has earned until then."""
-        await self._change(partial(self._played.reply, role, text))
+        await self._change(partial(self._started_game.reply, role, text))
         return await self._next_turn(role)
 
     async def give_up(self, role: str) -> None:
         """End the game for the others because this role cannot go on."""
-        await self._change(partial(self._played.leave, role))
+        await self._change(partial(self._started_game.leave, role))
 
     def messages(self, role: str) -> list[ChatMessage]:
         """Return all that the role has read and written."""
-        return self._played.messages(role)
+        return self._started_game.messages(role)
 
     def leave(self, role: str, *, over: bool) -> Future[None] | None:
         """Give the role back; return the future of the game's closing if it was the last one.
@@ -94,7 +94,7 @@ class AsyncChatGame:
         return closing
 
     @property
-    def _played(self) -> ChatGame:
+    def _started_game(self) -> ChatGame:
         if self._game is None:
             raise RuntimeError(f"{self._name}: the game has not begun")
         return self._game
@@ -119,7 +119,7 @@ class AsyncChatGame:
 
     def _changed_by(self, change: Callable[[], None]) -> dict[str, bool]:
         change()
-        game = self._played
+        game = self._started_game
         return {role: game.ending(role) is not None or game.must_reply(role) for role in self._roles}
 
     async def _next_turn(self, role: str) -> ChatTurn:
@@ -131,7 +131,7 @@ class AsyncChatGame:
             self._lose(EpisodeLost(self._why_late(role)))
         if self._lost is not None:
             raise EpisodeLost(str(self._lost), self._lost.fault) from self._lost
-        return self._played.take_turn(role)
+        return self._started_game.take_turn(role)
 
     def _lose(self, error: EpisodeLost) -> None:
         self._lost = self._lost or error

@@ -14,8 +14,8 @@ from envweave_gym.chat.history import ChatHistory, ChatMessage
 from envweave_gym.chat.instructions import default_instruction
 from envweave_gym.chat.results import (
     EpisodeLost,
+    check_info,
     check_observation,
-    check_played,
     checked_flag,
     checked_reward,
     numbers_of,
@@ -28,14 +28,14 @@ from envweave_gym.wrappers.turn_based_parallel import parallel_form
 
 
 @dataclass
-class _Seat:
+class _RoleState:
     """One role in an episode: its history, and the results of its replies since they were last taken."""
 
     history: ChatHistory
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     refused: int = 0
-    played: int = 0
+    actions: int = 0
     turns: int = 0
     """Replies in the whole episode."""
     invalid: int = 0
@@ -87,7 +87,7 @@ class ChatGame:
         self._rules = rules or ChatRules()
         self._instruction, self._explain = instruction, explain
         self._forms: dict[str, str] = {}
-        self._seats: dict[str, _Seat] = {}
+        self._states: dict[str, _RoleState] = {}
         self._actions: dict[str, Any] = {}
         self._active: list[str] = []
         self._joint_refusals = 0
@@ -107,13 +107,13 @@ class ChatGame:
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None:
         """Begin an episode, and let every role read its first messages."""
-        self._seats = {
-            role: _Seat(ChatHistory(self._instruction, partial(self._form, role))) for role in self.roles
+        self._states = {
+            role: _RoleState(ChatHistory(self._instruction, partial(self._form, role))) for role in self.roles
         }
         self._actions, self._active, self._joint_refusals = {}, [], 0
         observations, infos = self._game.reset(seed=seed, options=None if options is None else dict(options))
         for info in infos.values():
-            check_played(info)
+            check_info(info)
         self._read(observations, infos, {})
 
     def to_reply(self) -> list[str]:
@@ -126,22 +126,22 @@ class ChatGame:
 
     def ending(self, role: str) -> Ending | None:
         """Return why the role's part of the episode is over, ``None`` if it is not."""
-        return self._seats[role].ending
+        return self._states[role].ending
 
     def history(self, role: str) -> ChatHistory:
         """Return the messages of the role in this episode, to which later ones are added."""
-        return self._seats[role].history
+        return self._states[role].history
 
     def messages(self, role: str) -> list[ChatMessage]:
         """Return all that the role has read and written."""
-        return self._seats[role].history.messages
+        return self._states[role].history.messages
 
     def take_turn(self, role: str) -> ChatTurn:
         """Return what the role has earned since the last call, or since the reset."""
-        seat = self._seats[role]
-        metrics = {**seat.metrics, "invalid_reply": float(seat.refused > 0)}
-        turn = ChatTurn(seat.reward, seat.ending, metrics, seat.refused, seat.played)
-        seat.reward, seat.metrics, seat.refused, seat.played = 0.0, {}, 0, 0
+        state = self._states[role]
+        metrics = {**state.metrics, "invalid_reply": float(state.refused > 0)}
+        turn = ChatTurn(state.reward, state.ending, metrics, state.refused, state.actions)
+        state.reward, state.metrics, state.refused, state.actions = 0.0, {}, 0, 0
         return turn
 
     def reply(self, role: str, text: str) -> None:
@@ -149,13 +149,13 @@ class ChatGame:
 
         After the end of the role's part, as by the reply of another, this does nothing.
         """
-        seat = self._seats[role]
-        if seat.ending is not None:
+        state = self._states[role]
+        if state.ending is not None:
             return
         if not self.must_reply(role):
             raise InvalidArgument(f"{role} has no turn; those who must reply are {shown(self.to_reply())}")
-        seat.turns += 1
-        seat.history.answer(text)
+        state.turns += 1
+        state.history.answer(text)
         try:
             self._actions[role] = parse_action(self._source, text, None if self.is_single else role)
         except InvalidAction as error:
@@ -188,12 +188,12 @@ class ChatGame:
             self._refuse([*actions], error)
             return
         for role, info in infos.items():
-            check_played(info, acted=role in actions)
+            check_info(info, acted=role in actions)
         flags = _flags(terminated, truncated)
         for role, reward in rewards.items():
-            self._seats[role].reward += checked_reward(reward)
+            self._states[role].reward += checked_reward(reward)
         for role in actions:
-            self._seats[role].played += 1
+            self._states[role].actions += 1
         self._read(observations, infos, flags)
         self._stop_at_limit()
 
@@ -219,23 +219,23 @@ class ChatGame:
         self, role: str, acts: bool, observations: Mapping[str, Any], info: Mapping[str, Any]
     ) -> None:
         """Let a role read; it sees its observation if it ``acts`` next, or if its part has ended now."""
-        seat = self._seats[role]
-        shows = acts or (seat.ending is not None and role in observations)
+        state = self._states[role]
+        shows = acts or (state.ending is not None and role in observations)
         if shows:
             spaces = self._source.observation_space
             space = spaces if self.is_single else spaces(role)
             check_observation(space, observations[role])
-        seat.metrics |= numbers_of(info)
-        seat.history.read(info, observations.get(role), acts=shows)
+        state.metrics |= numbers_of(info)
+        state.history.read(info, observations.get(role), acts=shows)
 
     def _end_parts(self, flags: Mapping[str, tuple[bool, bool]]) -> None:
         agents = self._game.agents
-        for role, seat in self._seats.items():
+        for role, state in self._states.items():
             terminated, truncated = flags.get(role, (False, False))
-            seat.has_joined |= role in agents
-            is_gone = role not in agents and (seat.has_joined or not agents)
-            if seat.ending is None and (terminated or truncated or is_gone):
-                seat.ending = Ending.MAX_TURNS if truncated and not terminated else Ending.COMPLETED
+            state.has_joined |= role in agents
+            is_gone = role not in agents and (state.has_joined or not agents)
+            if state.ending is None and (terminated or truncated or is_gone):
+                state.ending = Ending.MAX_TURNS if truncated and not terminated else Ending.COMPLETED
 
     def _refuse(self, roles: list[str], error: Exception) -> None:
         """Answer refused replies with the reason, or end the episode if there were too many.
@@ -243,28 +243,28 @@ class ChatGame:
         Nobody knows which of several actions that are refused together was wrong, so then no role pays.
         """
         if len(roles) == 1:
-            seat = self._seats[roles[0]]
-            seat.refused, seat.invalid = seat.refused + 1, seat.invalid + 1
-            refusals = seat.invalid
+            state = self._states[roles[0]]
+            state.refused, state.invalid = state.refused + 1, state.invalid + 1
+            refusals = state.invalid
         else:
             self._joint_refusals = refusals = self._joint_refusals + 1
         if refusals > self._rules.invalid_replies:
             culprits = roles if len(roles) == 1 else []
             for role in culprits:
-                self._seats[role].reward += self._rules.invalid_reward
+                self._states[role].reward += self._rules.invalid_reward
             self._end_all(Ending.PARSE_ERROR, culprits)
             return
         for role in roles:
-            self._seats[role].history.tell(str(error))
+            self._states[role].history.tell(str(error))
         self._stop_at_limit()
 
     def _stop_at_limit(self) -> None:
-        if any(self._seats[role].turns >= self._rules.max_turns for role in self.to_reply()):
+        if any(self._states[role].turns >= self._rules.max_turns for role in self.to_reply()):
             self._end_all(Ending.MAX_TURNS, self.roles)
 
     def _end_all(self, why: Ending, culprits: Collection[str]) -> None:
-        for role, seat in self._seats.items():
-            seat.ending = seat.ending or (why if role in culprits else Ending.OTHERS)
+        for role, state in self._states.items():
+            state.ending = state.ending or (why if role in culprits else Ending.OTHERS)
 
 
 class _OneAgent:

@@ -37,7 +37,7 @@ def lost_by(fault: Fault) -> EpisodeLost:
     return EpisodeLost(f"the episode was lost ({fault.kind}): {fault.message}", fault)
 
 
-def check_played(info: Any, *, acted: bool = False) -> None:
+def check_info(info: Any, *, acted: bool = False) -> None:
     """Raise :class:`EpisodeLost` for an info with a fault, or of a step (``acted``) that was no transition."""
     if isinstance(fault := info.get("fault"), Fault):
         raise lost_by(fault)

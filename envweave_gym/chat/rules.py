@@ -50,10 +50,10 @@ class ChatTurn:
     """The numbers that the environment reports, and ``invalid_reply``, which is 1 if a reply named no action."""
     refused: int = 0
     """The number of replies that named no action."""
-    played: int = 0
+    actions: int = 0
     """The number of replies whose action the environment played."""
 
     @property
-    def counts(self) -> bool:
-        """Whether the reward is the role's own doing, so that a trainer may learn from it."""
+    def trainable(self) -> bool:
+        """Whether a trainer may learn from the reward: not if another role ended the episode."""
         return self.ending is not Ending.OTHERS

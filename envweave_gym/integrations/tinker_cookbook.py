@@ -70,8 +70,8 @@ class EpisodeSpec:
     env_kwargs: Mapping[str, Any]
     seed: int
     roles: tuple[str, ...]
-    meeting: str
-    """A name that is the same for the groups whose roles play together."""
+    match_id: str
+    """Equal for the groups whose roles play together."""
     rules: ChatRules = field(default_factory=ChatRules)
     instruction: str = ""
     patience: float = 600.0
@@ -102,20 +102,20 @@ def chat_game(
 _open_episodes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[AsyncChatGame]]] = (
     WeakKeyDictionary()
 )
-"""Episodes that roles may still join, by event loop and meeting."""
+"""Episodes that roles may still join, by event loop and match ID."""
 
 
 def join_episode(spec: EpisodeSpec, role: str) -> AsyncChatGame:
-    """Join an episode of the meeting that still lacks the role, or else a new one."""
-    meetings = _open_episodes.setdefault(asyncio.get_running_loop(), {})
-    episodes = [one for one in meetings.pop(spec.meeting, []) if one.is_open]
+    """Join an episode of the match that still lacks the role, or else a new one."""
+    matches = _open_episodes.setdefault(asyncio.get_running_loop(), {})
+    episodes = [one for one in matches.pop(spec.match_id, []) if one.is_open]
     episode = next((one for one in episodes if role not in one.joined), None)
     if episode is None:
         episode = spec.episode()
         episodes.append(episode)
     episode.join(role)
     if still_open := [one for one in episodes if one.is_open]:
-        meetings[spec.meeting] = still_open
+        matches[spec.match_id] = still_open
     return episode
 
 
@@ -226,18 +226,18 @@ class EnvGroupBuilder(_rl_types.EnvGroupBuilder):
         ]
 
     async def compute_group_rewards(self, trajectory_group: list[Any], env_group: Sequence[Any]) -> list[Any]:
-        """Give the mean reward of the others to roles whose part does not count, so that it teaches nothing."""
+        """Give the mean reward of the others to roles whose part another one ended, so that it teaches nothing."""
         if len(self.spec.roles) == 1:
             return await super().compute_group_rewards(trajectory_group, env_group)
         if not any(step.ac.tokens for one in trajectory_group for step in one.transitions):
             raise _exceptions.AllTrajectoriesFailedError(f"{self.role} had no turn in any game of its group")
         earned = [sum(step.reward for step in one.transitions) for one in trajectory_group]
-        counts = [env.message_env.ending is not Ending.OTHERS for env in env_group]
-        counted = [reward for reward, good in zip(earned, counts, strict=True) if good]
+        trainable = [env.message_env.ending is not Ending.OTHERS for env in env_group]
+        counted = [reward for reward, good in zip(earned, trainable, strict=True) if good]
         mean = sum(counted) / len(counted) if counted else 0.0
         return [
-            (0.0, {"uncounted": 0.0}) if good else (mean - reward, {"uncounted": 1.0})
-            for reward, good in zip(earned, counts, strict=True)
+            (0.0, {"ended_by_others": 0.0}) if good else (mean - reward, {"ended_by_others": 1.0})
+            for reward, good in zip(earned, trainable, strict=True)
         ]
 
     async def cleanup(self) -> None:
@@ -343,10 +343,10 @@ class EnvDatasetBuilder(_rl_types.RLDatasetBuilder):
             spec = EpisodeSpec(self.env_id, kwargs, seed, roles, f"{run} {seed}", *shared)
             return [EnvGroupBuilder(spec, role, size, renderer, self.max_trajectory_tokens) for role in roles]
 
-        of_training = partial(builders, dict(self.env_kwargs), self.group_size)
+        training = partial(builders, dict(self.env_kwargs), self.group_size)
         held_out = partial(builders, {**self.env_kwargs, **self.test_kwargs}, 1)
         return (
-            SeedDataset(self.batches, self.groups_per_batch, self.seed, of_training),
+            SeedDataset(self.batches, self.groups_per_batch, self.seed, training),
             SeedDataset(1, self.test_groups, HELD_OUT, held_out) if self.test_groups else None,
         )
 

@@ -93,7 +93,7 @@ class KuhnTrainer(Trainer):
             move
             for one in episodes
             for part in one.trajectories.values()
-            if part.counts
+            if part.trainable
             for move in moves_of(part, one.task.group, self.prompts)
         ]
         at_prompt: dict[tuple[int, ...], list[Move]] = {}

@@ -31,7 +31,7 @@ def score_patches(options: DemoOptions, kind: str) -> dict[str, Any]:
 
     Raises ``NotAvailable`` after the table if a patch could not be tried: that says nothing about the patch.
     """
-    options.announce_data()
+    options.export_data_folder()
     issues = instances(options.dataset.get("dataset", SOURCE.hub), "test")
     tried = _model_rewards(options, issues) if kind == "model" else _rewards(options, issues, kind)
     rewards = {issue.instance_id: reward for issue, reward in zip(issues, tried, strict=True)}

@@ -58,7 +58,7 @@ def held_out_resets(options: Options) -> list[dict[str, Any]]:
     """
     if not options.has_splits or "://" in options.backend:
         return []
-    options.announce_data()
+    options.export_data_folder()
     issues = instances(options.dataset.get("dataset", SOURCE.hub), options.held_out_split)
     known = Counter(issue.repo for issue in issues)
     return [{"index": index} for index, issue in enumerate(issues) if known[issue.repo] > 1]

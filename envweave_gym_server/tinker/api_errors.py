@@ -89,7 +89,7 @@ def handle_errors(app: Flask) -> None:
 
 
 def _reply(status: int, detail: str) -> Response:
-    """Return the JSON reply of an error; with 429 it says when to come again."""
+    """Return the JSON reply of an error; with 429 it says when to try again."""
     if status not in _EXPECTED.get(request.path, ()):
         _log.warning("refused", extra={"path": request.path, "status": status, "detail": detail})
     response = jsonify(detail=detail)

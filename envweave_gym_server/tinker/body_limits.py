@@ -12,9 +12,9 @@ from envweave_gym_server.tinker.api_errors import BadInput, Busy
 
 SMALL_BODY = 64 << 10
 """Bodies up to this size are always read: large ones must not keep other clients from sampling or stepping."""
-MOST_BODY_BYTES = 1 << 30
+MAX_BODY_BYTES = 1 << 30
 """Bytes of larger bodies that are read or decoded at one time, over all connections."""
-_PIECE_BYTES, _MOST_DISCARDED = 64 << 10, 4 << 30
+_PIECE_BYTES, _MAX_DISCARDED = 64 << 10, 4 << 30
 
 
 class ByteBudget:
@@ -48,7 +48,7 @@ def limit_bodies(app: Flask, budget: ByteBudget) -> None:
 
     def take(count: int) -> None:
         if not budget.take(count):
-            raise Busy(f"{budget.used >> 20} MB of requests are read at this moment; come again")
+            raise Busy(f"{budget.used >> 20} MB of requests are read at this moment; try again")
         g.taken_bytes = g.get("taken_bytes", 0) + count
 
     @app.before_request
@@ -97,13 +97,13 @@ class _CountedStream:
             try:
                 self._take(len(piece))
             except Busy:
-                _discard(self._stream, _MOST_DISCARDED)
+                _discard(self._stream, _MAX_DISCARDED)
                 raise
         return piece
 
 
 def _discard(stream: Any, length: int) -> None:
     """Read a body and keep nothing of it: a reply before its end would be lost when the connection is reset."""
-    left = min(length, _MOST_DISCARDED)
+    left = min(length, _MAX_DISCARDED)
     while left > 0 and (piece := stream.read(min(left, _PIECE_BYTES))):
         left -= len(piece)

@@ -16,7 +16,7 @@ from envweave_gym_server.tinker.api_errors import NotFound
 
 SILENT_S = 1800.0
 """A session without a heartbeat or a request for this time has ended; the SDK sends one every 10 s."""
-MOST_ENDED = 1000
+MAX_ENDED = 1000
 """Ended sessions that are still listed."""
 
 
@@ -28,7 +28,7 @@ class ClientSession:
     metadata: dict[str, str] | None = None
     display_name: str | None = None
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
-    heard: float = field(default_factory=time.monotonic)
+    last_heard: float = field(default_factory=time.monotonic)
     ended: dict[str, Any] | None = None
 
     def status(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ClientSessions:
             self._by_id[session.session_id] = session
         return session
 
-    def heard(self, session_id: str) -> ClientSession:
+    def touch(self, session_id: str) -> ClientSession:
         """Return an open session and note that its client is there; raise :class:`NotFound`."""
         session = self._by_id.get(session_id)
         if session is None:
@@ -60,7 +60,7 @@ class ClientSessions:
             )
         if session.ended is not None:
             raise NotFound(f"session {session_id} has ended; make another ServiceClient")
-        session.heard = time.monotonic()
+        session.last_heard = time.monotonic()
         return session
 
     def find(self, session_id: str) -> ClientSession | None:
@@ -74,7 +74,7 @@ class ClientSessions:
             if session is None or session.ended is not None:
                 return False
             session.ended = ended
-            over = [key for key, one in self._by_id.items() if one.ended is not None][:-MOST_ENDED]
+            over = [key for key, one in self._by_id.items() if one.ended is not None][:-MAX_ENDED]
             for key in over:
                 del self._by_id[key]
             return True
@@ -83,7 +83,7 @@ class ClientSessions:
         """Return the open sessions from which nothing was heard for too long."""
         oldest = time.monotonic() - self._silent_s
         with self._lock:
-            return [key for key, one in self._by_id.items() if one.ended is None and one.heard < oldest]
+            return [key for key, one in self._by_id.items() if one.ended is None and one.last_heard < oldest]
 
     def all(self) -> list[ClientSession]:
         """Return all sessions, the newest first."""

@@ -113,7 +113,7 @@ class Futures:
                 return known, False
             pending = len(self._by_id) - len(self._done)
             if pending >= self._limits.pending:
-                raise Busy(f"{pending} operations wait here; come again when some are done")
+                raise Busy(f"{pending} operations wait here; try again when some are done")
             self._check_bytes(session_id, size)
             future = self._by_id[request_id] = Future(request_id, session_id, digest, size)
             self._waiting[session_id] = self._waiting.get(session_id, 0) + size
@@ -126,11 +126,11 @@ class Futures:
             own < self.waiting_bytes and self.waiting_bytes + size > limit
         ):
             raise Busy(
-                f"requests of {self.waiting_bytes >> 20} MB wait here, {own >> 20} MB of this session; come again when "
+                f"requests of {self.waiting_bytes >> 20} MB wait here, {own >> 20} MB of this session; try again when "
                 "some are done"
             )
 
-    def _waits_no_more(self, future: Future) -> None:
+    def _subtract_waiting(self, future: Future) -> None:
         """Subtract the bytes of an operation that is done, or dropped before."""
         left = self._waiting.get(future.session_id, 0) - future.size
         if left > 0:
@@ -144,7 +144,7 @@ class Futures:
             if future.reply is not None or self._by_id.get(future.request_id) is not future:
                 return
             future.reply = reply
-            self._waits_no_more(future)
+            self._subtract_waiting(future)
             self._done[future.request_id] = future
             self._bytes += len(reply.body)
             self._drop_oldest()
@@ -202,5 +202,5 @@ class Futures:
         if future is None:
             return
         if future.reply is None:
-            self._waits_no_more(future)
-        future.done.set()  # a client that waits for it comes again, and gets status 410
+            self._subtract_waiting(future)
+        future.done.set()  # a client that waits for it asks again, and gets status 410

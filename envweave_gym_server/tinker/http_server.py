@@ -1,6 +1,6 @@
 """WSGI server with one thread for each connection, up to a limit: results are long polls, which hold a thread.
 
-A connection over the limit gets status 429 with ``Retry-After`` and is closed; the SDK waits and comes again.
+A connection over the limit gets status 429 with ``Retry-After`` and is closed; the SDK waits and tries again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from envweave_gym_server.core.logs import trace_of
 from envweave_gym_server.tinker.api_errors import RETRY_AFTER_S
 
-MOST_CONNECTIONS, MOST_REFUSALS = 1024, 64
+MAX_CONNECTIONS, MAX_REFUSALS = 1024, 64
 IDLE_S = 60.0
 """A connection from which nothing comes for this time is closed; each carries one request."""
 _REFUSAL_S = 2.0
-_BODY = b'{"detail": "too many connections are open here; come again"}'
+_BODY = b'{"detail": "too many connections are open here; try again"}'
 _REFUSAL = (
     b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
@@ -61,12 +61,12 @@ class HttpServer(ThreadedWSGIServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, app: Flask, listener: socket.socket, most: int = MOST_CONNECTIONS) -> None:
+    def __init__(self, app: Flask, listener: socket.socket, most: int = MAX_CONNECTIONS) -> None:
         """Serve on ``listener``, at most ``most`` connections at a time."""
         host, port = listener.getsockname()[:2]
         super().__init__(host, port, app, handler=_Handler, fd=listener.fileno())
         self._slots = threading.BoundedSemaphore(most)
-        self._refusals = threading.BoundedSemaphore(MOST_REFUSALS)
+        self._refusals = threading.BoundedSemaphore(MAX_REFUSALS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the thread of a connection, or of its refusal."""

@@ -31,7 +31,7 @@ from envweave_gym_server.tinker.provenance import Span
 from envweave_gym_server.tinker.request_bodies import Sample
 
 LARGEST_BODY = 256 << 20
-MOST_SPARSE_CELLS = 16 << 20
+MAX_SPARSE_CELLS = 16 << 20
 """Cells of all sparse tensors of a request together, zeros included, which take 8 bytes each."""
 _CELL_BYTES, _PIECE_BYTES = 8, 1 << 20
 _DTYPES: dict[int, type[np.generic]] = {
@@ -40,7 +40,7 @@ _DTYPES: dict[int, type[np.generic]] = {
     pb.DTYPE_INT32: np.int32,
 }
 _NO_LOGPROB = -99999.0
-"""The SDK's mark of an empty cell in a table of most probable tokens."""
+"""The SDK's value of an empty cell in a table of most probable tokens."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def training_request(body: bytes, take: Callable[[int], None]) -> TrainingReques
     return TrainingRequest(
         message.model_id,
         message.seq_id,
-        [_datum(place, one) for place, one in enumerate(message.data)],
+        [_datum(index, one) for index, one in enumerate(message.data)],
         message.loss_fn,
         config,
         message.forward_only,
@@ -114,24 +114,24 @@ def _sparse_cells(message: pb.ForwardBackwardRequest) -> int:
     cells = sum(
         math.prod(map(abs, one.shape)) for one in tensors if one.WhichOneof("encoding") == "sparse_csr"
     )
-    if cells > MOST_SPARSE_CELLS:
+    if cells > MAX_SPARSE_CELLS:
         raise BadInput(
             f"the sparse tensors of the request have {cells} cells together, with their zeros; send fewer datums at a "
-            f"time, {MOST_SPARSE_CELLS} cells at most"
+            f"time, {MAX_SPARSE_CELLS} cells at most"
         )
     return cells
 
 
-def _datum(place: int, message: pb.Datum) -> Datum:
+def _datum(index: int, message: pb.Datum) -> Datum:
     tokens = array("i")  # 4 bytes each, as many requests may wait
     for chunk in message.model_input:
         if chunk.WhichOneof("chunk") != "encoded_text":
-            raise BadInput(f"datum {place} has a chunk that is not text; only text is served here")
+            raise BadInput(f"datum {index} has a chunk that is not text; only text is served here")
         try:
             tokens.frombytes(chunk.encoded_text.tokens)
         except ValueError:
-            raise BadInput(f"datum {place} has tokens that are not int32") from None
-    inputs = {name: _tensor(f"datum {place}: {name}", one) for name, one in message.loss_fn_inputs.items()}
+            raise BadInput(f"datum {index} has tokens that are not int32") from None
+    inputs = {name: _tensor(f"datum {index}: {name}", one) for name, one in message.loss_fn_inputs.items()}
     return Datum(tokens, inputs)
 
 
@@ -211,7 +211,7 @@ def sample_reply(result: SampleResult, options: Sample) -> Reply:
         row[:hidden] = np.nan
         message.prompt_logprobs = row.tobytes()
     if options.topk_prompt_logprobs and result.top_prompt_logprobs is not None:
-        top = [None if place < hidden else one for place, one in enumerate(result.top_prompt_logprobs)]
+        top = [None if position < hidden else one for position, one in enumerate(result.top_prompt_logprobs)]
         message.topk_prompt_logprobs.CopyFrom(_top(top, options.topk_prompt_logprobs))
     return Reply(message.SerializeToString(), PROTOBUF)
 
@@ -232,7 +232,7 @@ def _top(rows: Sequence[TokenLogprobs | None], width: int) -> pb.TopkLogprobs:
     """Encode the most probable tokens of each position as two tables."""
     tokens = np.zeros((len(rows), width), np.int32)
     logprobs = np.full((len(rows), width), _NO_LOGPROB, np.float32)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         for column, (token, logprob) in enumerate((row or [])[:width]):
-            tokens[place, column], logprobs[place, column] = token, logprob
+            tokens[position, column], logprobs[position, column] = token, logprob
     return pb.TopkLogprobs(token_ids=tokens.tobytes(), logprobs=logprobs.tobytes(), k=width, length=len(rows))

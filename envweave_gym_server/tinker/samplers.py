@@ -15,7 +15,7 @@ from envweave_gym_server.tinker.api_errors import NotFound
 from envweave_gym_server.tinker.models.base_model import BaseModel
 from envweave_gym_server.tinker.models.lora import FrozenAdapter
 
-MOST_SAMPLERS = 10_000
+MAX_SAMPLERS = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +54,7 @@ class Sampler:
 class Samplers:
     """The table of samplers, the last used one at its end."""
 
-    def __init__(self, largest: int = 2 << 30, most: int = MOST_SAMPLERS) -> None:
+    def __init__(self, largest: int = 2 << 30, most: int = MAX_SAMPLERS) -> None:
         """``largest`` is the limit of the adapters' bytes together, ``most`` that of samplers."""
         self._largest, self._most = largest, most
         self._lock = threading.Lock()

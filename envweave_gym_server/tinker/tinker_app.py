@@ -9,7 +9,7 @@ from flask import Flask, request
 
 from envweave_gym_server.app.auth import check_host, check_origin, host_name
 from envweave_gym_server.tinker.api_errors import WrongKey, handle_errors
-from envweave_gym_server.tinker.body_limits import MOST_BODY_BYTES, ByteBudget, limit_bodies
+from envweave_gym_server.tinker.body_limits import MAX_BODY_BYTES, ByteBudget, limit_bodies
 from envweave_gym_server.tinker.protobuf_bodies import LARGEST_BODY
 from envweave_gym_server.tinker.routes.checkpoint_routes import checkpoint_routes
 from envweave_gym_server.tinker.routes.client_routes import check_sdk_version, client_routes
@@ -30,7 +30,7 @@ def create_tinker_app(service: TinkerService, key: str, hosts: Sequence[str]) ->
     service.attach(app)
     handle_errors(app)
     _protect(app, key.encode(), {host_name(host) for host in hosts})
-    limit_bodies(app, ByteBudget(MOST_BODY_BYTES))
+    limit_bodies(app, ByteBudget(MAX_BODY_BYTES))
     for routes in (client_routes, training_routes, sampling_routes, future_routes, checkpoint_routes):
         app.register_blueprint(routes, url_prefix=PREFIX)
     return app

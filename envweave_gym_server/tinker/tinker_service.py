@@ -123,7 +123,7 @@ class TinkerService:
     def check_open(self, session_id: str) -> None:
         """Drop what was just added to a session if it ended meanwhile, and raise :class:`NotFound`."""
         try:
-            self.sessions.heard(session_id)
+            self.sessions.touch(session_id)
         except NotFound:
             self._drop_memory(session_id)
             raise

@@ -20,7 +20,7 @@ from envweave_gym_server.tinker.models.training_pass import PassResult
 from envweave_gym_server.tinker.request_bodies import AdamParams, LoraConfig
 from envweave_gym_server.tinker.samplers import Weights
 
-MOST_MODELS, LARGEST_RANK = 64, 1024
+MAX_MODELS, LARGEST_RANK = 64, 1024
 _ADAM = "adam."
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -113,8 +113,8 @@ class TrainingModel:
         """Return copies of the weights and, if wanted, of the optimiser's moments."""
         state = self.adapter.state()
         if with_optimizer:
-            for place, moments in self._adam.state_dict()["state"].items():
-                state |= {f"{_ADAM}{place}.{name}": moments[name].clone() for name in _MOMENTS}
+            for index, moments in self._adam.state_dict()["state"].items():
+                state |= {f"{_ADAM}{index}.{name}": moments[name].clone() for name in _MOMENTS}
         return state
 
     def load(self, state: Mapping[str, Tensor], *, with_optimizer: bool) -> None:
@@ -127,8 +127,8 @@ class TrainingModel:
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in state.items():
             if name.startswith(_ADAM):
-                place, moment = name.removeprefix(_ADAM).split(".")
-                moments.setdefault(int(place), {})[moment] = tensor.clone()
+                index, moment = name.removeprefix(_ADAM).split(".")
+                moments.setdefault(int(index), {})[moment] = tensor.clone()
         self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})
 
     def _new_adam(self) -> torch.optim.AdamW:
@@ -155,8 +155,8 @@ class TrainingModels:
 
     def check_room(self) -> None:
         """Refuse another model over the limit."""
-        if len(self._by_id) >= MOST_MODELS:
-            raise BadInput(f"{MOST_MODELS} models are in training here; close a ServiceClient first")
+        if len(self._by_id) >= MAX_MODELS:
+            raise BadInput(f"{MAX_MODELS} models are in training here; close a ServiceClient first")
 
     def find(self, model_id: str) -> TrainingModel:
         """Return a model; raise :class:`NotFound`."""

@@ -67,7 +67,7 @@ def test_the_prompt_is_that_of_the_seed_and_the_right_letter_earns_the_reward():
         turn = replied(game, f"<think>hm</think> {letter}")
         assert turn.ending is Ending.COMPLETED
         assert turn.metrics["invalid_reply"] == 0
-        assert (turn.refused, turn.played, turn.counts) == (0, 1, True)
+        assert (turn.refused, turn.actions, turn.trainable) == (0, 1, True)
         rewards.append(turn.reward)
         game.close()
     assert len(prompts) == 1
@@ -88,7 +88,7 @@ def test_a_reply_without_an_action_ends_the_episode_at_the_price_of_the_rules():
     game = begun(MCQ, 0, rules=ChatRules(invalid_reward=-0.5))
     turn = replied(game, "no idea")
     assert (turn.reward, turn.ending, turn.metrics) == (-0.5, Ending.PARSE_ERROR, {"invalid_reply": 1.0})
-    assert (turn.refused, turn.played, turn.counts) == (1, 0, True)
+    assert (turn.refused, turn.actions, turn.trainable) == (1, 0, True)
     assert game.to_reply() == []
 
 

@@ -148,7 +148,7 @@ def test_moves_that_are_refused_together_too_often_count_for_nobody():
     game.reply("left", "1")
     game.reply("right", "0")
     turns = [game.take_turn(role) for role in game.roles]
-    assert [(turn.reward, turn.ending, turn.refused, turn.counts) for turn in turns] == [
+    assert [(turn.reward, turn.ending, turn.refused, turn.trainable) for turn in turns] == [
         (0.0, Ending.OTHERS, 0, False)
     ] * 2
 

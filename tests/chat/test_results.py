@@ -76,7 +76,7 @@ def test_a_wrong_result_loses_the_episode(results: dict[str, Any], words: str):
 
 def test_a_refusal_of_gymnasiums_own_kind_is_one_of_the_reply():
     turn = played(reward=gym.error.InvalidAction("not now"))
-    assert (turn.refused, turn.played, turn.reward) == (1, 0, 0.0)
+    assert (turn.refused, turn.actions, turn.reward) == (1, 0, 0.0)
     assert isinstance(InvalidAction(""), gym.error.InvalidAction)
 
 

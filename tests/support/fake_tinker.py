@@ -105,5 +105,5 @@ def policies(client: FakeClient, max_prompt_tokens: int = 0) -> Policies:
 
 
 def group(size: int, *, seed: int = 7, index: int = 0) -> list[Task]:
-    opening = SharedRequest(size, 1000 + index)
-    return [Task(("train", index), index, member, seed, opening) for member in range(size)]
+    first_request = SharedRequest(size, 1000 + index)
+    return [Task(("train", index), index, member, seed, first_request) for member in range(size)]

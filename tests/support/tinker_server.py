@@ -33,7 +33,7 @@ __all__ = ["BASE", "CONTEXT", "KEY", "VOCABULARY"]
 def write_random_base(folder: Path) -> Path:
     """Write a base model of a few thousand random weights as Hugging Face files."""
     reference_model().save_pretrained(folder)
-    words = {f"w{place}": place for place in range(VOCABULARY)}
+    words = {f"w{number}": number for number in range(VOCABULARY)}
     Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
     return folder
 

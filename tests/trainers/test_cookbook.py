@@ -261,7 +261,7 @@ def test_who_replies_without_an_action_pays_and_the_other_role_learns_nothing(to
     assert sorted(first.get_total_rewards())[0] == -5.0
     totals = second.get_total_rewards()
     assert totals == pytest.approx([totals[0]] * 3)
-    assert sum(metrics["uncounted"] for metrics in second.metrics_G) == 1
+    assert sum(metrics["ended_by_others"] for metrics in second.metrics_G) == 1
 
 
 def test_a_group_without_any_turn_is_dropped(tokenizer: Any) -> None:

@@ -14,7 +14,7 @@ from envweave_gym.training.tinker.datums import (
 )
 from envweave_gym.training.tinker.learner import Step
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
-from envweave_gym.training.tinker.update_metrics import of_steps
+from envweave_gym.training.tinker.update_metrics import step_metrics
 
 
 def two_turns() -> TokenRow:
@@ -84,5 +84,5 @@ def test_the_kl_is_that_of_first_steps_alone_however_many_steps_there_are():
     row = TrainingRow(two_turns(), (1.0, 1.0))
     near, far = np.array([0, 0, -0.5, -1.5, 0, -2.0]), np.array([0, 0, -9.5, -9.5, 0, -9.0])
     steps = [Step([row], [near]), Step([row], [far], is_first=False)]
-    assert of_steps(steps, TinkerOptions())["kl"] == 0
-    assert of_steps(steps, TinkerOptions(substeps=3))["kl"] == 0
+    assert step_metrics(steps, TinkerOptions())["kl"] == 0
+    assert step_metrics(steps, TinkerOptions(substeps=3))["kl"] == 0

@@ -62,9 +62,9 @@ def test_a_folder_is_named_to_servers_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVWEAVE_DATA", "/elsewhere")
-    DemoOptions(data="synthetic").announce_data()
+    DemoOptions(data="synthetic").export_data_folder()
     assert os.environ["ENVWEAVE_DATA"] == "/elsewhere"
-    DemoOptions(data=str(tmp_path)).announce_data()
+    DemoOptions(data=str(tmp_path)).export_data_folder()
     assert os.environ["ENVWEAVE_DATA"] == str(tmp_path)
 
 

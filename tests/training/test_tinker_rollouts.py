@@ -17,10 +17,10 @@ from envweave_gym.chat import ChatGame, ChatRules
 from envweave_gym.core.faults import Fault, FaultStorm, InvalidArgument
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.training.tinker.episodes import Episode, Policies
-from envweave_gym.training.tinker.rollouts import Played, Player, Rollouts, _Job
+from envweave_gym.training.tinker.rollouts import EpisodeBatch, Rollouts, RolloutWorker, _Job
 from envweave_gym.training.tinker.sampling import Sampler, SharedRequest
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
-from envweave_gym.training.tinker.update_metrics import of_episodes
+from envweave_gym.training.tinker.update_metrics import episode_metrics
 
 needs_module("tinker", "tinker")
 needs_module("jinja2")
@@ -244,7 +244,7 @@ def test_an_episode_that_outgrows_the_context_ends_with_its_reward_so_far_and_is
         one = sampler(client, context=last + 63)  # the second prompt and a reply of 64 tokens do not fit
         cut = pool.play(group(2), Policies(policies(client).prompts, lambda agent: one))
     assert (rewards(whole.episodes), rewards(cut.episodes)) == ([2.0] * 2, [1.0] * 2)
-    counted = [of_episodes(played, TinkerOptions())["context_overflow"] for played in (whole, cut)]
+    counted = [episode_metrics(played, TinkerOptions())["context_overflow"] for played in (whole, cut)]
     assert (counted, cut.faults) == ([0, 2], 0)
 
 
@@ -297,31 +297,31 @@ def test_an_environment_that_exits_when_it_is_closed_holds_up_nothing():
 
 def test_a_job_taken_while_its_player_is_abandoned_goes_to_another_player():
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    player = Player(lambda: ChatGame(Sums()), jobs, queue.SimpleQueue())
-    assert player.abandon()  # while it waits for a job
+    worker = RolloutWorker(lambda: ChatGame(Sums()), jobs, queue.SimpleQueue())
+    assert worker.abandon()  # while it waits for a job
     job = object()
     jobs.put(job)
-    player.thread.join(30)
-    assert not player.thread.is_alive()
+    worker.thread.join(30)
+    assert not worker.thread.is_alive()
     assert jobs.get_nowait() is job
 
 
 def test_a_player_that_has_ended_its_late_episode_is_not_abandoned():
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    player = Player(lambda: ChatGame(Sums()), jobs, outcomes)
+    worker = RolloutWorker(lambda: ChatGame(Sums()), jobs, outcomes)
     (late, task) = group(2)
     jobs.put(_Job(0, late, policies(FakeClient(last_digit))))
     ended = outcomes.get(timeout=30)
-    assert not player.abandon(ended.job)
+    assert not worker.abandon(ended.job)
     jobs.put(_Job(1, task, ended.job.policies))
     assert outcomes.get(timeout=30).episode.task is task
     jobs.put(None)
 
 
-def finished(play: Any) -> Played:
+def finished(play: Any) -> EpisodeBatch:
     """Return what ``play()`` returns, in a thread that a hang does not hold up."""
-    done: list[Played] = []
+    done: list[EpisodeBatch] = []
     thread = threading.Thread(target=lambda: done.append(play()), daemon=True)
     thread.start()
     thread.join(30)

@@ -27,7 +27,7 @@ from envweave_gym.training.kuhn_tinker import (
 )
 from envweave_gym.training.tinker.datums import TokenRow
 from envweave_gym.training.tinker.prompts import Prompts
-from envweave_gym.training.tinker.rollouts import Played, Rollouts
+from envweave_gym.training.tinker.rollouts import EpisodeBatch, Rollouts
 from envweave_gym.training.tinker.sampling import PromptRequests
 
 needs_module("tinker", "tinker")
@@ -44,7 +44,7 @@ def bold(prompt: str, seed: int, index: int) -> str:
     return "bet" if BETS in prompt[-60:] else "call"
 
 
-def play(client: FakeClient, size: int = 2, api: str = "parallel", **limits: Any) -> Played:
+def play(client: FakeClient, size: int = 2, api: str = "parallel", **limits: Any) -> EpisodeBatch:
     def make() -> ChatGame:
         return ChatGame(envweave_gym.make("envweave/KuhnPoker-v0", api=api), ChatRules(**limits))
 
@@ -64,7 +64,7 @@ def test_both_players_of_a_hand_have_rows_rewards_and_messages_of_their_own(
         assert first.reward == -second.reward
         assert abs(first.reward) == stake
         for part, other in ((first, second), (second, first)):
-            assert part.counts
+            assert part.trainable
             text = "".join(message["content"] for message in part.messages)
             assert f"You are {part.agent}" in text
             assert f"You are {other.agent}" not in text
@@ -94,8 +94,8 @@ def test_a_reply_that_is_no_move_costs_its_player_and_teaches_the_other_nothing(
 
     (episode,) = play(FakeClient(confused), size=1, invalid_reward=-2.0).episodes
     first, second = episode.trajectories["player_0"], episode.trajectories["player_1"]
-    assert (second.reward, second.counts, second.invalid) == (-2.0, True, 1)
-    assert not first.counts
+    assert (second.reward, second.trainable, second.invalid) == (-2.0, True, 1)
+    assert not first.trainable
 
 
 class Columns(pettingzoo.ParallelEnv[str, Any, Any]):
@@ -141,8 +141,8 @@ def columns(*replies: str, **limits: Any) -> Any:
 
 def test_a_move_that_the_rules_forbid_is_an_invalid_reply_of_its_player():
     parts = columns("0", invalid_reward=-1.0)
-    assert (parts["left"].reward, parts["left"].invalid, parts["left"].counts) == (-1.0, 1, True)
-    assert not parts["right"].counts
+    assert (parts["left"].reward, parts["left"].invalid, parts["left"].trainable) == (-1.0, 1, True)
+    assert not parts["right"].trainable
 
 
 def test_after_a_forbidden_move_its_player_is_asked_again():
@@ -153,7 +153,7 @@ def test_after_a_forbidden_move_its_player_is_asked_again():
 
 def test_a_round_of_several_moves_that_is_refused_counts_for_nobody():
     parts = columns("1", "1", "0", invalid_reward=-1.0)
-    assert [(part.reward, part.invalid, part.counts) for part in parts.values()] == [(1.0, 0, False)] * 2
+    assert [(part.reward, part.invalid, part.trainable) for part in parts.values()] == [(1.0, 0, False)] * 2
     assert [part.actions for part in parts.values()] == [1, 0]
 
 
@@ -174,7 +174,9 @@ def test_the_situations_of_kuhn_poker_are_what_a_player_reads_in_a_hand():
 def test_equal_prompts_of_a_group_share_requests_where_a_game_says_so():
     client = FakeClient(passive)
     tasks = [
-        dataclasses.replace(task, later=later) for later in [PromptRequests(4, "key")] for task in group(4)
+        dataclasses.replace(task, later_requests=later)
+        for later in [PromptRequests(4, "key")]
+        for task in group(4)
     ]
 
     with Rollouts(lambda: ChatGame(envweave_gym.make("envweave/KuhnPoker-v0")), num_envs=3) as pool:

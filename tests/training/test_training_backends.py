@@ -33,8 +33,8 @@ def test_codefix_and_kuhn_poker_are_played_in_containers(tmp_path: Path, client:
     assert ours(client) == []
 
 
-def _metrics(folder: Path, **place: Any) -> list[dict[str, Any]]:
+def _metrics(folder: Path, **where: Any) -> list[dict[str, Any]]:
     """What every update of a short run came to, but for the time it took."""
-    lineworld.train(lineworld.Options(seed=7, episodes=50, out=str(folder), run="run", **place))
+    lineworld.train(lineworld.Options(seed=7, episodes=50, out=str(folder), run="run", **where))
     rows = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     return [{**json.loads(row), "seconds": 0} for row in rows]

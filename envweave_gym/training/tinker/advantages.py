@@ -22,7 +22,7 @@ def training_rows(episodes: Sequence[Episode], entropy: float = 0.0) -> dict[str
     groups: dict[tuple[int, str], list[Any]] = {}
     for episode in episodes:
         for agent, trajectory in episode.trajectories.items():
-            if episode.fault is None and trajectory.counts:
+            if episode.fault is None and trajectory.trainable:
                 groups.setdefault((episode.task.group, agent), []).append(trajectory)
     rows: dict[str, list[TrainingRow]] = {}
     for (index, agent), group in groups.items():

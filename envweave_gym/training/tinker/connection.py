@@ -38,7 +38,7 @@ HEALTH_TIMEOUT_S = 2.0
 POLL_S = 0.5
 """Interval of the health checks of a server on this machine while a request is waited for."""
 REMOTE_POLL_S = 10.0
-"""That of the health checks of a server elsewhere."""
+"""The same for a server on another machine."""
 SILENCE_S = 30.0
 """A server that accepts connections but answers no health check for this time is lost."""
 SESSION_S = 60.0
@@ -50,7 +50,7 @@ _HOSTED = "thinkingmachines.dev"
 """The domain of the hosted service."""
 LOST_STATUS = (404, 408, 410, 429)
 """Statuses that mean a lost server, besides those from 500 on: a restarted one does not know this session, model or
-sampler, and one that stays busy or broken has outlived the repetitions of the SDK."""
+sampler, and one that is still busy or broken after the retries of the SDK will stay so."""
 
 
 class ServerLost(EnvweaveError):
@@ -149,7 +149,7 @@ class Connection:
     def delete_checkpoint(self, path: str) -> None:
         """Delete a checkpoint."""
         client = self._rest_client or self.service.create_rest_client()
-        self.call(client.delete_checkpoint_from_tinker_path, path, what="the end of an old checkpoint")
+        self.call(client.delete_checkpoint_from_tinker_path, path, what="the deletion of an old checkpoint")
 
     @cached_property
     def _rest_client(self) -> Any:

@@ -54,7 +54,7 @@ class DemoOptions(TinkerOptions):
 
     @property
     def dataset(self) -> dict[str, Any]:
-        """The argument ``dataset`` of ``make``; none for a folder, which :meth:`announce_data` names."""
+        """The argument ``dataset`` of ``make``; none for a folder, which :meth:`export_data_folder` passes on."""
         return {"dataset": self.data} if self.data and not self._is_folder else {}
 
     @property
@@ -66,8 +66,8 @@ class DemoOptions(TinkerOptions):
         """Whether tasks can be held out: a single file has one split, whatever is asked of it."""
         return not Path(self.data).expanduser().is_file() if self.data else True
 
-    def announce_data(self) -> None:
-        """Name the folder of ``--data`` to this process and the servers that it starts, as their users would."""
+    def export_data_folder(self) -> None:
+        """Set the variable that names the folder of data, for this process and the servers that it starts."""
         if self._is_folder:
             os.environ[FOLDER] = str(Path(self.data).expanduser().resolve())
 
@@ -77,7 +77,7 @@ def train_on_data(options: DemoOptions, held_out_resets: Sequence[Mapping[str, A
 
     ``held_out_resets`` are the reset options of evaluations, by default none.
     """
-    options.announce_data()
+    options.export_data_folder()
     held_out = {"split": options.held_out_split} if options.has_splits else None
     return train(
         options.env_id,

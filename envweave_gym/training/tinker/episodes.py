@@ -31,9 +31,9 @@ class Task:
     group: int
     member: int
     seed: int
-    opening: SharedRequest
-    """The request for the first reply of the episode."""
-    later: PromptRequests | None = None
+    first_request: SharedRequest
+    """The request for the first reply of the episode, which the group shares."""
+    later_requests: PromptRequests | None = None
     """The requests for later replies, if members of the group with the same prompt share them."""
     options: Mapping[str, Any] | None = None
     """Options of the reset."""
@@ -51,8 +51,8 @@ class Trajectory:
     """The number of replies that named no action."""
     actions: int = 0
     """The number of replies whose action the environment played."""
-    counts: bool = True
-    """Whether its reward is the agent's own doing: not if the reply of another ended the game, or several together."""
+    trainable: bool = True
+    """Whether a trainer may learn from it: not if another role's reply ended the game, or several replies together."""
     overflowed: bool = False
     """Whether it ended because the next prompt did not fit the model's context."""
 
@@ -101,14 +101,14 @@ class Stopwatch:
         self._before, self._since = self.seconds, None
 
 
-class Speaker:
+class RolePolicy:
     """The policy of one role in one episode: its token rows, and the sampler that replies."""
 
     def __init__(
-        self, role: str, history: ChatHistory, task: Task, policies: Policies, *, opens: bool
+        self, role: str, history: ChatHistory, task: Task, policies: Policies, *, replies_first: bool
     ) -> None:
-        """``opens`` says whether this role has the first turn alone, so that it is in the group's shared request."""
-        self._role, self._task, self._opens = role, task, opens
+        """A role that ``replies_first``, alone, takes its first reply from the request that the group shares."""
+        self._role, self._task, self._replies_first = role, task, replies_first
         self._policies, self._sampler = policies, policies.sampler_of(role)
         self.conversation = Conversation(policies.prompts, history)
         self.turns = 0
@@ -117,10 +117,10 @@ class Speaker:
         """Sample the next reply."""
         task, prompt = self._task, self._prompt()
         seed = seed_of(*task.key, self._role, task.member, self.turns)
-        if self._opens and self.turns == 0:
-            reply = task.opening.reply(self._sampler, prompt, task.member, seed)
-        elif task.later is not None:
-            reply = task.later.reply(self._role, self._sampler, prompt, task.member)
+        if self._replies_first and self.turns == 0:
+            reply = task.first_request.reply(self._sampler, prompt, task.member, seed)
+        elif task.later_requests is not None:
+            reply = task.later_requests.reply(self._role, self._sampler, prompt, task.member)
         else:
             reply = self._sampler.replies(self._sampler.submit(prompt, 1, seed))[0]
         self.turns += 1
@@ -134,7 +134,7 @@ class Speaker:
         return self.conversation.prompt()
 
     def trajectory(self, result: ChatTurn) -> Trajectory:
-        """Return what was played, without rows in which nothing was sampled."""
+        """Return the role's part of the episode, without rows in which nothing was sampled."""
         rows = [row.until_last_reply() for row in self.conversation.rows if row.spans]
         return Trajectory(
             self._role,
@@ -142,8 +142,8 @@ class Speaker:
             self.conversation.history.messages,
             result.reward,
             result.refused,
-            result.played,
-            result.counts and bool(rows),
+            result.actions,
+            result.trainable and bool(rows),
         )
 
 
@@ -155,25 +155,26 @@ def play(game: ChatGame, task: Task, policies: Policies, watch: Stopwatch) -> di
     with watch:
         game.reset(task.seed, task.options)
     first = game.to_reply()
-    speakers = {
-        role: Speaker(role, game.history(role), task, policies, opens=first == [role]) for role in game.roles
+    role_policies = {
+        role: RolePolicy(role, game.history(role), task, policies, replies_first=first == [role])
+        for role in game.roles
     }
     overflowed = False
     while roles := game.to_reply():
-        speaker = speakers[roles[0]]
+        role_policy = role_policies[roles[0]]
         try:
-            text = speaker.reply()
+            text = role_policy.reply()
         except PromptTooLong as error:
-            if game.is_single and speaker.turns:
+            if game.is_single and role_policy.turns:
                 overflowed = True
                 break
             raise EpisodeLost(str(error), Fault(FaultKind.CAPACITY, str(error), retryable=False)) from error
         with watch:
             game.reply(roles[0], text)
-    played = {role: speaker.trajectory(game.take_turn(role)) for role, speaker in speakers.items()}
-    for trajectory in played.values():
+    trajectories = {role: one.trajectory(game.take_turn(role)) for role, one in role_policies.items()}
+    for trajectory in trajectories.values():
         trajectory.overflowed = overflowed
-    return played
+    return trajectories
 
 
 def lost(task: Task, error: BaseException) -> Episode:

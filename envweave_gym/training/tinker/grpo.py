@@ -16,12 +16,12 @@ from envweave_gym.training.tinker.advantages import training_rows
 from envweave_gym.training.tinker.datums import TrainingRow
 from envweave_gym.training.tinker.episodes import Episode, Policies, Task
 from envweave_gym.training.tinker.interrupts import interrupt_at_end
-from envweave_gym.training.tinker.rollouts import Played
+from envweave_gym.training.tinker.rollouts import EpisodeBatch
 from envweave_gym.training.tinker.sampling import PromptRequests, SharedRequest, seed_of
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 from envweave_gym.training.tinker.training_run import TrainingRun
 from envweave_gym.training.tinker.transcripts import Transcripts
-from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps
+from envweave_gym.training.tinker.update_metrics import episode_metrics, step_metrics
 
 NEWEST_WEIGHT = 0.1
 """Weight of the newest update in the moving average of success."""
@@ -81,8 +81,8 @@ class Trainer(TrainingRun):
                 self.transcripts.update = self.updates
                 values = {
                     "episodes": self.updates * options.batch,
-                    **of_episodes(played, options),
-                    **of_steps([step for one in steps for step in one], options),
+                    **episode_metrics(played, options),
+                    **step_metrics([step for one in steps for step in one], options),
                     "learning_rate": rate,
                     "sample_seconds": round(sampled - started, 3),
                     "train_seconds": round(self.log.seconds - sampled, 3),
@@ -102,7 +102,7 @@ class Trainer(TrainingRun):
             self._checkpoint()
         self._reconnects = 0
 
-    def _note(self, played: Played, values: Mapping[str, Any]) -> None:
+    def _note(self, played: EpisodeBatch, values: Mapping[str, Any]) -> None:
         """Note the success of an update, what it played, and what there is to report about it."""
         if "success" in values:  # else all episodes were lost, which is no failure of the policy
             self._success += NEWEST_WEIGHT * (values["success"] - self._success)
@@ -126,10 +126,12 @@ class Trainer(TrainingRun):
         tasks: list[Task] = []
         for index in range(self.options.groups):
             key = ("train", seed, update, index)
-            opening = SharedRequest(group, seed_of(*key, "opening"))
-            later = PromptRequests(group, *key) if self.shares_prompts else None
+            first_request = SharedRequest(group, seed_of(*key, "opening"))
+            later_requests = PromptRequests(group, *key) if self.shares_prompts else None
             task_seed = self.task_seed(update, index)
-            tasks += [Task(key, index, member, task_seed, opening, later) for member in range(group)]
+            tasks += [
+                Task(key, index, member, task_seed, first_request, later_requests) for member in range(group)
+            ]
         return tasks
 
     def task_seed(self, update: int, index: int) -> int:
@@ -158,7 +160,7 @@ class Trainer(TrainingRun):
         fitting = max(1, context - self.options.max_tokens) if context else 0
         return min(limit, fitting) if limit and fitting else limit or fitting
 
-    def play_greedily(self, resets: Sequence[Mapping[str, Any]]) -> Played:
+    def play_greedily(self, resets: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
         """Play an episode for each mapping of reset options with the current weights, without training.
 
         The episodes are in ``greedy.html``; the records of a training in the same folder stay as they are.
@@ -192,7 +194,7 @@ class Trainer(TrainingRun):
         played = self._held_out.play(tasks, self.policies(temperature=0.0))
         self._notices.faults("held out", played)
         self.transcripts.add("held out", played.episodes)
-        values = of_episodes(played, options)
+        values = episode_metrics(played, options)
         return {f"held_out_{name}": values[name] for name in ("success", "reward") if name in values}
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from envweave_gym.training.tinker.rollouts import Played
+from envweave_gym.training.tinker.rollouts import EpisodeBatch
 from envweave_gym.training.tinker.transcripts import Transcripts
 
 UPDATES = 3
 """Updates in a row without training after which that is reported."""
-_MOST_FAULTS = 10
+_MAX_FAULTS = 10
 """Different messages of faults that are reported."""
 
 
@@ -28,10 +28,10 @@ class Notices:
         self._idle = 0
         self._said_idle = False
 
-    def faults(self, heading: str, played: Played) -> None:
+    def faults(self, heading: str, played: EpisodeBatch) -> None:
         """Report the messages of faults that are new."""
         for message in played.messages:
-            if message not in self._faults and len(self._faults) < _MOST_FAULTS:
+            if message not in self._faults and len(self._faults) < _MAX_FAULTS:
                 self._faults.add(message)
                 self._transcripts.add_fault(heading, message)
                 self._report(f"{heading}: an episode was lost: {message}")

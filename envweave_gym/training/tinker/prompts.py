@@ -18,7 +18,7 @@ from envweave_gym.core.faults import InvalidArgument, need, shown
 from envweave_gym.training.tinker.datums import TokenRow
 
 KINDS = ("chat", "plain")
-_MARK = "\u2402reply\u2402"
+_PLACEHOLDER = "\u2402reply\u2402"
 _CACHED_TEXTS = 1024
 """Texts whose tokens are cached, in 4 bytes each: 50 MB for prompts of 12,000 tokens."""
 
@@ -81,8 +81,8 @@ class Prompts:
             return tokens
         if self._kind == "plain":
             return []
-        exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        after = self.render(exchange, reply_next=False).rpartition(_MARK)[2]
+        exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER}]
+        after = self.render(exchange, reply_next=False).rpartition(_PLACEHOLDER)[2]
         return self.encode(after.strip())[:1]
 
 

@@ -1,7 +1,7 @@
 """Rollouts: a fixed number of environments, each in a thread, play the tasks of an update.
 
 A slow episode holds up only its own thread. One that spends longer than its deadline in its environment is a fault;
-its thread is abandoned and another one, with a new environment, takes its place. A fault never reaches the trainer as
+its worker is abandoned, and another one with a new environment replaces it. A fault never reaches the trainer as
 a reward: the task is played again, with the same seeds, a limited number of times.
 """
 
@@ -49,7 +49,7 @@ class _Outcome:
     fatal: BaseException | None = None
 
 
-class Player:
+class RolloutWorker:
     """Thread with an environment of its own that plays the jobs of a queue."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Player:
         self.thread.start()
 
     def abandon(self, job: _Job | None = None) -> bool:
-        """Ignore what the player still returns and give it no more jobs, but only while it plays ``job``, if given.
+        """Ignore what the worker still returns and give it no more jobs, but only while it plays ``job``, if given.
 
         Return whether that was done.
         """
@@ -88,7 +88,7 @@ class Player:
         self._close()
 
     def _begin(self, job: _Job) -> bool:
-        """Note a job that was taken, or return it to the queue if the player was abandoned in the meantime."""
+        """Note a job that was taken, or return it to the queue if the worker was abandoned in the meantime."""
         with self._lock:
             if self._abandoned:
                 self._jobs.put(job)
@@ -104,7 +104,7 @@ class Player:
                     self._game = self._make()
             trajectories = play(self._game, job.task, job.policies, self.watch)
             return _Outcome(job, Episode(job.task, trajectories))
-        except LOST_RUN as error:
+        except FATAL_ERRORS as error:
             return _Outcome(job, Episode(job.task), error)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: without an outcome, play() waits for ever
             self._close()
@@ -117,12 +117,12 @@ class Player:
                 game.close()
 
 
-LOST_RUN = (InvalidArgument, NotAvailable, UnknownEnvironment, FaultStorm, ServerLost)
-"""Exceptions of an episode that end the update: another try would end in the same way."""
+FATAL_ERRORS = (InvalidArgument, NotAvailable, UnknownEnvironment, FaultStorm, ServerLost)
+"""Exceptions of an episode that end the update: another attempt would end in the same way."""
 
 
 @dataclass
-class Played:
+class EpisodeBatch:
     """The episodes of an update in the order of their tasks, and the number of attempts that were lost."""
 
     episodes: list[Episode]
@@ -148,10 +148,10 @@ class Rollouts:
         """
         self._make, self._num_envs = make, num_envs
         self._attempts, self._deadline_s = attempts, deadline_s
-        self._storm = max(10, 2 * num_envs)
+        self._fault_limit = max(10, 2 * num_envs)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._players: list[Player] = []
+        self._workers: list[RolloutWorker] = []
         self._in_a_row = 0
         self._last_message = ""
         self._acted = False
@@ -162,7 +162,9 @@ class Rollouts:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def play(self, tasks: Sequence[Task], policies: Policies, on_episode: Callable[[], Any] = int) -> Played:
+    def play(
+        self, tasks: Sequence[Task], policies: Policies, on_episode: Callable[[], Any] = int
+    ) -> EpisodeBatch:
         """Play the tasks; an episode that was lost at every attempt has a fault.
 
         Call ``on_episode`` after each. Raise ``FaultStorm`` if faults show that trying again does not help.
@@ -173,7 +175,7 @@ class Rollouts:
         for index in order:
             self._jobs.put(_Job(index, tasks[index], policies))
         done: dict[int, Episode] = {}
-        played = Played([])
+        played = EpisodeBatch([])
         try:
             while len(done) < len(tasks):
                 for outcome in self._finished():
@@ -187,24 +189,24 @@ class Rollouts:
         return played
 
     def _start(self, jobs: int) -> None:
-        while len(self._players) < min(self._num_envs, jobs):
-            self._players.append(Player(self._make, self._jobs, self._outcomes))
+        while len(self._workers) < min(self._num_envs, jobs):
+            self._workers.append(RolloutWorker(self._make, self._jobs, self._outcomes))
 
     def _finished(self) -> Iterable[_Outcome]:
-        """Wait a moment for outcomes, and yield them, then those of players beyond their deadline."""
+        """Wait a moment for outcomes, and yield them, then those of workers beyond their deadline."""
         with suppress(queue.Empty):
             yield self._outcomes.get(timeout=POLL_S)
             while True:
                 yield self._outcomes.get_nowait()
-        for player in list(self._players):
-            job, seconds = player.job, player.watch.seconds
-            if job is not None and seconds > self._deadline_s and player.abandon(job):
-                self._replace(player)
+        for worker in list(self._workers):
+            job, seconds = worker.job, worker.watch.seconds
+            if job is not None and seconds > self._deadline_s and worker.abandon(job):
+                self._replace(worker)
                 message = f"an episode spent more than {self._deadline_s:g} s in its environment"
                 fault = Fault(FaultKind.TIMEOUT, message, retryable=True)
                 yield _Outcome(job, Episode(job.task, fault=fault))
 
-    def _settle(self, outcome: _Outcome, played: Played) -> Episode | None:
+    def _settle(self, outcome: _Outcome, played: EpisodeBatch) -> Episode | None:
         """Return the episode of a task that is done, or put it into the queue again."""
         if outcome.fatal is not None:
             raise outcome.fatal
@@ -220,13 +222,13 @@ class Rollouts:
         self._jobs.put(dataclasses.replace(outcome.job, attempt=outcome.job.attempt + 1))
         return None
 
-    def _count(self, fault: Fault, played: Played) -> None:
+    def _count(self, fault: Fault, played: EpisodeBatch) -> None:
         played.faults += 1
         self._in_a_row += 1
         self._last_message = fault.message
         if fault.message not in played.messages:
             played.messages.append(fault.message)
-        if self._in_a_row >= self._storm:
+        if self._in_a_row >= self._fault_limit:
             raise FaultStorm(
                 f"{self._in_a_row} episodes were lost, and none in between played an action; the last fault: "
                 f"{fault.message}"
@@ -237,28 +239,28 @@ class Rollouts:
         if self._last_message and not self._acted:
             raise FaultStorm(f"no episode played an action without a fault; the last: {self._last_message}")
 
-    def _replace(self, player: Player) -> None:
-        self._players.remove(player)
-        self._players.append(Player(self._make, self._jobs, self._outcomes))
+    def _replace(self, worker: RolloutWorker) -> None:
+        self._workers.remove(worker)
+        self._workers.append(RolloutWorker(self._make, self._jobs, self._outcomes))
 
     def _abandon_all(self) -> None:
-        """Leave jobs that are not done to players that nobody listens to; the next tasks get new ones."""
-        for player in self._players:
-            player.abandon()
-        self._end_players()
+        """Leave jobs that are not done to workers that nobody listens to; the next tasks get new ones."""
+        for worker in self._workers:
+            worker.abandon()
+        self._end_workers()
         self._jobs, self._outcomes = queue.SimpleQueue(), queue.SimpleQueue()
 
-    def _end_players(self) -> list[Player]:
+    def _end_workers(self) -> list[RolloutWorker]:
         with suppress(queue.Empty):
             while True:
                 self._jobs.get_nowait()
-        players, self._players = self._players, []
-        for _ in players:
+        workers, self._workers = self._workers, []
+        for _ in workers:
             self._jobs.put(None)
-        return players
+        return workers
 
     def close(self) -> None:
         """End the threads, which close their environments."""
         deadline = time.monotonic() + CLOSE_S
-        for player in self._end_players():
-            player.thread.join(max(0.0, deadline - time.monotonic()))
+        for worker in self._end_workers():
+            worker.thread.join(max(0.0, deadline - time.monotonic()))

@@ -28,7 +28,7 @@ from envweave_gym.training.tinker.run_state import FILE, RunState, defaults_of, 
 from envweave_gym.training.tinker.tinker_options import DEFAULT_MODEL, SMOLLM, TinkerOptions
 from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import problems
-from envweave_gym.training.tinker.waiting import in_time, print_line
+from envweave_gym.training.tinker.waiting import failure_within, print_line
 
 TINY = "envweave/tiny"
 LOCAL_MODELS = {TINY: "--tiny", SMOLLM: "--smollm"}
@@ -211,7 +211,7 @@ class TrainingRun(ABC):
         is_saved = self.state.checkpoints and self.state.update == self.updates
         if self._is_consistent and not is_saved:
             self._report("saving a checkpoint; Ctrl-C again ends without it")
-            if failure := in_time(self._checkpoint_at_stop, STOP_S):
+            if failure := failure_within(self._checkpoint_at_stop, STOP_S):
                 self._report(f"no checkpoint of update {self.updates} was saved: {failure}")
         return self._resumption()
 

@@ -14,7 +14,7 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.training.run_metrics import writing
 from envweave_gym.training.tinker.episodes import Episode
 
-MOST = 300
+MAX_ENTRIES = 300
 """Episodes on the page; the middle of a longer run is thinned out."""
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -69,8 +69,8 @@ class Transcripts:
         self._thin_out()
 
     def _thin_out(self) -> None:
-        if len(self._entries) > MOST:
-            del self._entries[MOST // 3 : -MOST // 3 : 2]
+        if len(self._entries) > MAX_ENTRIES:
+            del self._entries[MAX_ENTRIES // 3 : -MAX_ENTRIES // 3 : 2]
 
     def write(self, *, resumable: bool = True) -> None:
         """Write the page and, with ``resumable``, the JSON lines."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from envweave_gym.training.tinker.learner import Step
-from envweave_gym.training.tinker.rollouts import Played
+from envweave_gym.training.tinker.rollouts import EpisodeBatch
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 
-def of_episodes(played: Played, options: TinkerOptions) -> dict[str, Any]:
+def episode_metrics(played: EpisodeBatch, options: TinkerOptions) -> dict[str, Any]:
     """Return rewards, success, tokens and faults of the episodes; without episodes only the faults.
 
     The success of a game is that of all its agents, each of which counts as one.
@@ -21,7 +21,7 @@ def of_episodes(played: Played, options: TinkerOptions) -> dict[str, Any]:
     counts: dict[str, Any] = {"faults": played.faults, "lost_episodes": len(played.episodes) - len(whole)}
     if played.messages:
         counts["fault"] = played.messages[-1]
-    parts = [part for one in whole for part in one.trajectories.values() if part.counts]
+    parts = [part for one in whole for part in one.trajectories.values() if part.trainable]
     if not parts:
         return counts
     rewards = np.array([part.reward for part in parts])
@@ -41,7 +41,7 @@ def of_episodes(played: Played, options: TinkerOptions) -> dict[str, Any]:
     }
 
 
-def of_steps(steps: Sequence[Step], options: TinkerOptions) -> dict[str, float]:
+def step_metrics(steps: Sequence[Step], options: TinkerOptions) -> dict[str, float]:
     """Return how far the trainer's probabilities of the sampled tokens are from the sampler's.
 
     ``kl`` is the estimate ``mean((log p - log q)**2) / 2``, of the first optimiser step of each adapter only if

@@ -1,4 +1,4 @@
-"""Waiting for a server: calls in threads that may be left behind, and one line about what a silent server owes.
+"""Waiting for a server: calls in threads that may be left behind, and one line about a server that is silent for long.
 
 How long an answer of some kind takes is learned from those before it. A wait that is longer than that by
 :data:`NOTICE_S` is reported, once for each silence, however many threads wait.
@@ -100,7 +100,7 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def in_time(function: Callable[[], Any], seconds: float) -> str | None:
+def failure_within(function: Callable[[], Any], seconds: float) -> str | None:
     """Call a function that may wait for a server; return ``None``, or why it did not succeed within ``seconds``."""
     try:
         in_thread(function).result(timeout=seconds)

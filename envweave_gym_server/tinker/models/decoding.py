@@ -24,7 +24,7 @@ MAX_BATCH_SEQUENCES = 256
 """Most sequences that are continued at once: their logits are in memory together."""
 LOWEST_TEMPERATURE = 1e-6
 """Logits that are divided by less overflow."""
-MOST_TOP_LOGPROBS = 100
+MAX_TOP_LOGPROBS = 100
 """Most probable tokens that are returned for each position."""
 _ASSUMED_TOKENS = 64
 """Tokens reserved for a new sequence; it is suspended if it gets longer and the cache is full."""
@@ -134,7 +134,7 @@ def check_request(config: ModelConfig, request: SampleRequest) -> None:
     for name in ("count", "max_tokens"):
         if getattr(request, name) < 1:
             raise ValueError(f"{name} must be at least 1, not {getattr(request, name)}")
-    most = min(config.vocabulary, MOST_TOP_LOGPROBS)
+    most = min(config.vocabulary, MAX_TOP_LOGPROBS)
     for name in ("top_logprobs", "top_prompt_logprobs"):
         if not 0 <= getattr(request, name) <= most:
             raise ValueError(f"{name} must be 0 to {most}, not {getattr(request, name)}")

@@ -50,9 +50,9 @@ class _Grid:
     """Rows arranged by prompt, (prompts, columns): rows of one prompt multiply its keys together."""
 
     rows: Tensor
-    """(prompts * columns) row at each place of the grid; empty places have row 0."""
-    places: Tensor
-    """(rows) place of each row in the grid."""
+    """(prompts * columns) row in each cell of the grid; empty cells have row 0."""
+    cells: Tensor
+    """(rows) cell of each row."""
     columns: int
 
 
@@ -170,10 +170,10 @@ class DecodingBatch:
     def _arranged(self) -> _Grid:
         columns = rank_in_group(self._prompt_of_row)
         width = int(columns.max()) + 1
-        places = self._prompt_of_row * width + columns
+        cells = self._prompt_of_row * width + columns
         rows = np.zeros(len(self._lengths) * width, np.int64)
-        rows[places] = np.arange(len(places))
-        return _Grid(torch.from_numpy(rows), torch.from_numpy(places), width)
+        rows[cells] = np.arange(len(cells))
+        return _Grid(torch.from_numpy(rows), torch.from_numpy(cells), width)
 
     def _pass(self, tokens: Tensor) -> Tensor:
         """Return the logits after one more token of each row."""
@@ -223,4 +223,4 @@ class DecodingBatch:
         shape = (factors.shape[1], self._grid.columns * rows.shape[2])
         arranged = rows[:, self._grid.rows].reshape(len(rows), *shape, rows.shape[3])
         product = arranged @ factors if bias is None else arranged @ factors + bias
-        return product.reshape(len(rows), -1, rows.shape[2], product.shape[-1])[:, self._grid.places]
+        return product.reshape(len(rows), -1, rows.shape[2], product.shape[-1])[:, self._grid.cells]

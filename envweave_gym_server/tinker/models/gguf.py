@@ -90,10 +90,10 @@ def read_gguf(path: Path) -> GgufFile:
     reader.offset = 8
     tensor_count, key_count = reader.scalar("Q"), reader.scalar("Q")
     metadata = {reader.string(): reader.value(reader.scalar("I")) for _ in range(key_count)}
-    places = [reader.tensor_place() for _ in range(tensor_count)]
+    entries = [reader.tensor_entry() for _ in range(tensor_count)]
     alignment = metadata.get("general.alignment", 32)
     start = -(-reader.offset // alignment) * alignment
-    return GgufFile(metadata, {place.name: place.reader(content, start) for place in places})
+    return GgufFile(metadata, {entry.name: entry.reader(content, start) for entry in entries})
 
 
 class _Reader:
@@ -121,14 +121,14 @@ class _Reader:
             return [self.value(item) for _ in range(count)]
         return self.scalar(_SCALARS[kind])
 
-    def tensor_place(self) -> _TensorPlace:
+    def tensor_entry(self) -> _TensorEntry:
         name = self.string()
         sizes = [self.scalar("Q") for _ in range(self.scalar("I"))]
-        return _TensorPlace(name, tuple(reversed(sizes)), self.scalar("I"), self.scalar("Q"))
+        return _TensorEntry(name, tuple(reversed(sizes)), self.scalar("I"), self.scalar("Q"))
 
 
 @dataclass(frozen=True)
-class _TensorPlace:
+class _TensorEntry:
     name: str
     shape: tuple[int, ...]
     kind: int

@@ -142,8 +142,8 @@ def loss_value(loss: str, terms: LossTerms) -> LossValue:
     return _LOSSES[loss].function(terms)
 
 
-def marks(loss: str) -> tuple[str, ...]:
-    """Return the inputs that are not 0 where the loss uses a token."""
+def mask_inputs(loss: str) -> tuple[str, ...]:
+    """Return the inputs whose values other than 0 select the tokens that the loss uses."""
     return ("weights",) if loss == "cross_entropy" else ("advantages", "logprobs", "sequence_ratio_mask")
 
 

@@ -44,7 +44,7 @@ def _of_rows(
 
 
 class _Chosen(torch.autograd.Function):
-    """Log-softmax of logits (rows, vocabulary) at chosen places (M,)."""
+    """Log-softmax of logits (rows, vocabulary) at chosen entries (M,)."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ class _Chosen(torch.autograd.Function):
         """Return the gradient of the logits. It adds duplicates in a fixed order, whatever the threads."""
         logits, sums, rows, targets = ctx.saved_tensors
         by_row = torch.zeros(len(logits)).index_add_(0, rows, grads[0])
-        places, place_of = (rows * logits.shape[1] + targets).unique(return_inverse=True)
-        by_place = torch.zeros(len(places)).index_add_(0, place_of, grads[0])
+        entries, entry_of = (rows * logits.shape[1] + targets).unique(return_inverse=True)
+        by_entry = torch.zeros(len(entries)).index_add_(0, entry_of, grads[0])
         gradient = (logits - sums[:, None]).exp_().mul_(-by_row[:, None])
-        gradient.view(-1)[places] += by_place
+        gradient.view(-1)[entries] += by_entry
         return gradient, None, None

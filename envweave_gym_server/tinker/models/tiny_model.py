@@ -47,7 +47,7 @@ _SHAPE: dict[str, Any] = {
     "rope_theta": 10_000.0,
     "tie_word_embeddings": True,
 }
-_MOST_TOKENS = 1024
+_MAX_TOKENS = 1024
 _STEPS = 150
 _CHATS_PER_STEP = 32
 _LEARNING_RATE = 3e-3
@@ -90,7 +90,7 @@ def _trained_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     use_byte_level(tokenizer, [pre_tokenizers.Digits(individual_digits=True)])
     trainer = trainers.BpeTrainer(
-        vocab_size=_MOST_TOKENS,
+        vocab_size=_MAX_TOKENS,
         special_tokens=[END_OF_TEXT, IM_START, IM_END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,

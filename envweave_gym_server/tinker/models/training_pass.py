@@ -24,14 +24,14 @@ from envweave_gym_server.tinker.models.losses import (
     LossTerms,
     check_datums,
     loss_value,
-    marks,
+    mask_inputs,
 )
 from envweave_gym_server.tinker.models.prefix_packing import cut_by_nodes, pack
 from envweave_gym_server.tinker.models.target_logprobs import target_logprobs
 
 PASS_BYTES = 2**30
 """Most memory for what a backward pass needs of a forward pass, as long as no row needs more."""
-_MOST_PASS_TOKENS = 1024
+_MAX_PASS_TOKENS = 1024
 """Measured on CPU: fewer take a small model longer, and more gain nothing."""
 
 
@@ -53,8 +53,8 @@ class _Row:
     tokens: list[int]
     positions: NDArray[np.int64]
     """Position of each value that is computed; several of them are equal if there are K targets a position."""
-    places: NDArray[np.int64]
-    """Place of each value in the flat targets."""
+    computed: NDArray[np.int64]
+    """Indices in the flat targets of the values that are computed."""
     targets: NDArray[np.int64]
     """Flat targets, whether they are computed or not."""
     inputs: dict[str, NDArray[np.float32]]
@@ -127,7 +127,7 @@ def forward_backward(
 def pass_tokens(config: ModelConfig) -> int:
     """Return how many tokens a pass computes together."""
     floats = config.layers * (12 * config.width + 5 * config.feed_forward_width)
-    return max(1, min(_MOST_PASS_TOKENS, PASS_BYTES // (4 * floats)))
+    return max(1, min(_MAX_PASS_TOKENS, PASS_BYTES // (4 * floats)))
 
 
 def _row(index: int, datum: Datum, loss: str, *, everywhere: bool) -> _Row:
@@ -140,14 +140,14 @@ def _row(index: int, datum: Datum, loss: str, *, everywhere: bool) -> _Row:
     if loss == "cross_entropy":
         inputs.setdefault("weights", np.ones(targets.numel(), np.float32))
     used = np.zeros(targets.numel(), np.bool_)
-    for name in marks(loss):
+    for name in mask_inputs(loss):
         if name in inputs:
             used |= inputs[name] != 0
-    places = np.arange(targets.numel()) if everywhere else np.flatnonzero(used)
-    positions = places // (targets.numel() // len(targets))
+    computed = np.arange(targets.numel()) if everywhere else np.flatnonzero(used)
+    positions = computed // (targets.numel() // len(targets))
     length = int(positions[-1]) + 1 if len(positions) else 0
     flat = targets.numpy().reshape(-1)
-    return _Row(index, list(datum.tokens[:length]), positions, places, flat, inputs, used)
+    return _Row(index, list(datum.tokens[:length]), positions, computed, flat, inputs, used)
 
 
 def _pieces(config: ModelConfig, rows: list[_Row]) -> list[list[_Row]]:
@@ -170,24 +170,24 @@ def _pass(
     recompute = torch.is_grad_enabled() and len(packed) > 2 * pass_tokens(transformer.config)
     hidden = transformer.forward(packed, weights, recompute=recompute)
     nodes = _joined(path[row.positions] for path, row in zip(packed.paths, rows, strict=True))
-    targets = _joined(row.targets[row.places] for row in rows)
+    targets = _joined(row.targets[row.computed] for row in rows)
     logprobs = target_logprobs(transformer, weights, hidden, nodes, targets)
     value = loss_value(loss, _terms(rows, logprobs, loss_config))
     totals.loss += float(value.total.detach())
     totals.tokens += sum(int(row.used.sum()) for row in rows)
     totals.has_clips |= value.clipped is not None
     totals.clipped += value.clipped or 0
-    for row, own in zip(rows, logprobs.detach().split([len(row.places) for row in rows]), strict=True):
-        totals.logprobs[row.index].view(-1)[torch.from_numpy(row.places)] = own
+    for row, own in zip(rows, logprobs.detach().split([len(row.computed) for row in rows]), strict=True):
+        totals.logprobs[row.index].view(-1)[torch.from_numpy(row.computed)] = own
     return value.total
 
 
 def _terms(rows: list[_Row], logprobs: Tensor, loss_config: LossConfig) -> LossTerms:
     """Return what the loss uses of the computed values."""
-    used = _joined(row.used[row.places] for row in rows)
+    used = _joined(row.used[row.computed] for row in rows)
     names = rows[0].inputs
-    inputs = {name: _joined(row.inputs[name][row.places] for row in rows)[used] for name in names}
-    row_of = _joined(np.full(len(row.places), number) for number, row in enumerate(rows))
+    inputs = {name: _joined(row.inputs[name][row.computed] for row in rows)[used] for name in names}
+    row_of = _joined(np.full(len(row.computed), number) for number, row in enumerate(rows))
     return LossTerms(logprobs[used], inputs, row_of[used], loss_config)
 
 

@@ -110,7 +110,7 @@ def create_session() -> Response:
 def heartbeat() -> Response:
     """Note that a client is there."""
     try:
-        the_service().sessions.heard(body_of(Heartbeat).session_id)
+        the_service().sessions.touch(body_of(Heartbeat).session_id)
     except NotFound as error:
         raise Gone(str(error)) from None  # at which the SDK ends its heartbeats
     return jsonify(type="session_heartbeat")

@@ -14,7 +14,7 @@ LONGEST_POLL_S = 30.0
 
 @future_routes.post("/retrieve_future")
 def retrieve() -> Response:
-    """Return a result; if it takes longer, status 408, at which the SDK comes again at once."""
+    """Return a result; if it takes longer, status 408, at which the SDK asks again at once."""
     request_id = body_of(FutureId).request_id
     reply = the_service().futures.wait(request_id, LONGEST_POLL_S)
     if reply is None:

@@ -28,14 +28,14 @@ from envweave_gym_server.tinker.samplers import Sampler, Weights
 from envweave_gym_server.tinker.tinker_service import TinkerService, the_service
 
 sampling_routes = Blueprint("sampling_routes", __name__)
-MOST_SAMPLES = 4096
+MAX_SAMPLES = 4096
 
 
 @sampling_routes.post("/create_sampling_session")
 def create_sampling_session() -> Response:
     """Make a sampler of a base model or of a checkpoint."""
     body, service = body_of(CreateSampler), the_service()
-    service.sessions.heard(body.session_id)
+    service.sessions.touch(body.session_id)
     sampler_id = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
     if sampler_id not in service.samplers:
         service.samplers.add(_new_sampler(service, sampler_id, body))
@@ -76,11 +76,11 @@ def asample() -> Response:
     """Submit a sampling request."""
     body, service = body_of(Sample), the_service()
     sampler = service.samplers.find(body.sampling_session_id)
-    service.sessions.heard(sampler.session_id)
-    if not 1 <= body.num_samples <= MOST_SAMPLES:
-        raise BadInput(f"num_samples {body.num_samples} is not served here; give 1 to {MOST_SAMPLES}")
+    service.sessions.touch(sampler.session_id)
+    if not 1 <= body.num_samples <= MAX_SAMPLES:
+        raise BadInput(f"num_samples {body.num_samples} is not served here; give 1 to {MAX_SAMPLES}")
     request_id = f"{sampler.sampler_id}#{body.seq_id}"
-    sequence_ids = [f"{request_id}#{place}" for place in range(body.num_samples)]
+    sequence_ids = [f"{request_id}#{index}" for index in range(body.num_samples)]
     if service.futures.find(request_id, digest_of_request()) is None:
         _submit(service, sampler, service.samplers.weights_of(sampler), request_id, sequence_ids, body)
     return jsonify(request_id=request_id, sample_sequence_ids=sequence_ids)

@@ -45,7 +45,7 @@ training_routes = Blueprint("training_routes", __name__)
 def create_model() -> Response:
     """Make an adapter over a base model."""
     body, service = body_of(CreateModel), the_service()
-    service.sessions.heard(body.session_id)
+    service.sessions.touch(body.session_id)
     model_id = f"{body.session_id}:train:{body.model_seq_id}"
     base, lora = service.base(body.base_model), body.lora_config or LoraConfig()
     _check_optimizer(body.optimizer_config)
@@ -159,10 +159,10 @@ def _check_pass(service: TinkerService, model: TrainingModel, wanted: TrainingRe
         raise BadInput(str(error)) from None
     if wanted.loss != "stable_reinforce":
         return
-    for place, (datum, (inputs, targets)) in enumerate(zip(wanted.datums, wanted.spans, strict=True)):
+    for index, (datum, (inputs, targets)) in enumerate(zip(wanted.datums, wanted.spans, strict=True)):
         if not inputs or not targets:
             raise BadInput(
-                f"datum {place} needs provenance spans for stable_reinforce: Datum.with_provenance"
+                f"datum {index} needs provenance spans for stable_reinforce: Datum.with_provenance"
             )
         service.records.check(inputs, datum.tokens, model.session_id, compares_prompts=True)
         goals = datum.inputs["target_tokens"].tolist()
@@ -249,7 +249,7 @@ def load_weights() -> Response:
                 f"{body.path} has rank {about.lora.rank} and base {base.name}, unlike {model.model_id}"
             )
         return _submit(service, model, body.seq_id, lambda: _load(service, model, body))
-    service.sessions.heard(body.session_id)
+    service.sessions.touch(body.session_id)
     model_id = f"{body.session_id}:train:{body.model_seq_id}"
 
     def run() -> Reply:
@@ -305,7 +305,7 @@ def _submit(
     size: int = 0,
 ) -> Response:
     """Submit an operation of a model, which holds ``size`` bytes; a repeated request gets the future of the first."""
-    service.sessions.heard(model.session_id)
+    service.sessions.touch(model.session_id)
     request_id = f"{model.model_id}#{seq_id}"
     digest = digest or digest_of_request()
     with model.order:

@@ -218,9 +218,9 @@ def q6_k() -> tuple[bytes, list[float]]:
     numbers = np.random.default_rng(0).integers(0, 64, 256)
     for index, number in enumerate(numbers):
         part, rest = divmod(index, 128)
-        quarter, place = divmod(rest, 32)
-        low[64 * part + 32 * (quarter % 2) + place] |= (number & 15) << (4 * (quarter // 2))
-        high[32 * part + place] |= (number >> 4) << (2 * quarter)
+        quarter, offset = divmod(rest, 32)
+        low[64 * part + 32 * (quarter % 2) + offset] |= (number & 15) << (4 * (quarter // 2))
+        high[32 * part + offset] |= (number >> 4) << (2 * quarter)
     expected = [0.5 * scales[index // 16] * (int(number) - 32) for index, number in enumerate(numbers)]
     return low.tobytes() + high.tobytes() + scales.tobytes() + half(0.5), expected
 

@@ -75,8 +75,8 @@ def test_a_node_sees_itself_and_its_ancestors_only(length: int, monkeypatch: pyt
     packed = pack(random_rows())
     blocks = packed.blocks()
     for path in packed.paths:
-        block, place = divmod(int(path[-1]), blocks.bias.shape[1])
-        assert blocks.seen[block][blocks.bias[block, place] == 0].tolist() == path.tolist()
+        block, offset = divmod(int(path[-1]), blocks.bias.shape[1])
+        assert blocks.seen[block][blocks.bias[block, offset] == 0].tolist() == path.tolist()
 
 
 def test_rows_without_a_common_prefix_have_blocks_of_their_own_length():

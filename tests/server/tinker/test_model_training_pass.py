@@ -132,7 +132,7 @@ def test_a_long_batch_is_cut_without_changing_the_gradient(
 ):
     rows = rollouts(30)
     whole = gradient(transformer, rows)
-    monkeypatch.setattr(training_pass, "_MOST_PASS_TOKENS", 12)
+    monkeypatch.setattr(training_pass, "_MAX_PASS_TOKENS", 12)
     sizes: list[int] = []
     passed = Transformer.forward
 
@@ -154,7 +154,7 @@ def test_long_rows_are_computed_again_in_the_backward_pass(
 ):
     rows = supervised(rollouts(30))
     whole = gradient(transformer, rows, "cross_entropy")
-    monkeypatch.setattr(training_pass, "_MOST_PASS_TOKENS", 2)
+    monkeypatch.setattr(training_pass, "_MAX_PASS_TOKENS", 2)
     monkeypatch.setattr(target_logprobs, "_CHUNK_POSITIONS", 2)
     for one, other in zip(whole, gradient(transformer, rows, "cross_entropy"), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -19,7 +19,7 @@ from tinker_server import BASE, KEY, Server, connected, params, prompt, row
 from envweave_gym_server.tinker import engine
 from envweave_gym_server.tinker.api_errors import BadInput
 from envweave_gym_server.tinker.models.decoding import sample
-from envweave_gym_server.tinker.protobuf_bodies import MOST_SPARSE_CELLS, decompressed, training_request
+from envweave_gym_server.tinker.protobuf_bodies import MAX_SPARSE_CELLS, decompressed, training_request
 
 DEADLINE_S = 5.0
 TOKENS = [3, 4, 5, 6, 7]
@@ -391,7 +391,7 @@ def test_sparse_tensors_that_claim_too_much_memory_together_are_refused():
     for _ in range(3):
         weights = message.data.add().loss_fn_inputs["weights"]
         weights.dtype = pb.DTYPE_FLOAT32
-        weights.shape.extend([1, MOST_SPARSE_CELLS // 2])
+        weights.shape.extend([1, MAX_SPARSE_CELLS // 2])
         weights.sparse_csr.crow_indices = bytes(16)
     with pytest.raises(BadInput, match="cells together"):
         training_request(message.SerializeToString(), list[int]().append)
@@ -426,9 +426,9 @@ def test_a_faulty_request_does_not_fail_its_batch(
 
     sampler = client.create_sampling_client(base_model=BASE).result()
     monkeypatch.setattr(engine, "sample", failing)
-    futures = [sampler.sample(prompt([3 + place]), 1, params()) for place in range(20)]
-    for place, future in enumerate(futures):
-        if place == 10:
+    futures = [sampler.sample(prompt([3 + number]), 1, params()) for number in range(20)]
+    for number, future in enumerate(futures):
+        if number == 10:
             with pytest.raises(tinker.RequestFailedError, match="a kernel failed"):
                 future.result(timeout=DEADLINE_S)
         else:

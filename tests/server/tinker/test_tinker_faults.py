@@ -95,14 +95,16 @@ def small_training(server: Server, order: Callable[[list[int]], Any], steps: int
         training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
         for step in range(steps):
             sampler = training.save_weights_and_get_sampling_client().result()
-            places = list(range(8))
-            order(places)
-            settings = [params(seed=100 * step + place, stop=[]) for place in range(8)]
-            futures = {place: sampler.sample(prompt([3, 3 + place]), 2, settings[place]) for place in places}
+            numbers = list(range(8))
+            order(numbers)
+            settings = [params(seed=100 * step + number, stop=[]) for number in range(8)]
+            futures = {
+                number: sampler.sample(prompt([3, 3 + number]), 2, settings[number]) for number in numbers
+            }
             rows: list[types.Datum] = []
-            for place in range(8):
-                for sequence in futures[place].result(timeout=60).sequences:
-                    tokens = [3, 3 + place, *sequence.tokens]
+            for number in range(8):
+                for sequence in futures[number].result(timeout=60).sequences:
+                    tokens = [3, 3 + number, *sequence.tokens]
                     logprobs, advantage = [0.0, *(sequence.logprobs or [])], float(sum(tokens) % 3 - 1)
                     rows.append(row(tokens, logprobs=logprobs, advantages=[0.0, *[advantage] * 4]))
             order(rows)

@@ -39,10 +39,10 @@ def test_200_samples_at_once_are_few_batches(client: tinker.ServiceClient, serve
 
 def test_2500_rows_in_one_call_give_2500_outputs_in_order(client: tinker.ServiceClient):
     training = client.create_lora_training_client(BASE, rank=4, seed=1).result()
-    rows = [row([3 + place % 5, 4, 5, 6][: 3 + place % 2]) for place in range(2500)]
+    rows = [row([3 + number % 5, 4, 5, 6][: 3 + number % 2]) for number in range(2500)]
     output = training.forward_backward(rows, "cross_entropy").result(timeout=60)
     assert [one["logprobs"].shape for one in output.loss_fn_outputs] == [
-        [2 + place % 2] for place in range(2500)
+        [2 + number % 2] for number in range(2500)
     ]
     first = [one["logprobs"].tolist() for one in output.loss_fn_outputs[:10]]
     assert [one["logprobs"].tolist() for one in output.loss_fn_outputs[-10:]] == first
@@ -114,7 +114,7 @@ def test_a_silent_session_ends_and_a_heard_one_does_not(base_folder: Path, tmp_p
         assert len(server.service.models) == 1
         session = server.service.sessions.find(training.model_id.split(":")[0])
         assert session is not None
-        session.heard -= 61
+        session.last_heard -= 61
         server.service.sweep()
         assert len(server.service.models) == 0
         answer = requests.post(
@@ -269,7 +269,7 @@ def test_a_session_that_ends_leaves_no_rows_in_the_queue(base_folder: Path, tmp_
 def test_models_over_the_limit_are_refused_though_they_are_asked_for_at_once(
     client: tinker.ServiceClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(training_models, "MOST_MODELS", len(server.service.models) + 2)
+    monkeypatch.setattr(training_models, "MAX_MODELS", len(server.service.models) + 2)
     with held_engine(server.service):
         wanted = [
             in_thread(lambda: client.create_lora_training_client(BASE, rank=4).result()) for _ in range(4)
