@@ -18,7 +18,7 @@ class Ending(StrEnum):
     PARSE_ERROR = "parse_error"
     """Too many replies of the role named no action."""
     OTHERS = "others"
-    """Another role could not go on, or actions of several roles were refused together: its reward does not count."""
+    """Another role could not go on, or actions of several roles were refused together: its reward teaches nothing."""
 
 
 @dataclass(frozen=True)

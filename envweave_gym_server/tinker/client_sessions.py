@@ -1,6 +1,6 @@
 """Sessions of clients: each ``ServiceClient`` opens one, sends heartbeats, and closes it if its program does.
 
-A session that has ended, or from which nothing was heard for a long time, takes its models and samplers with it.
+Models and samplers of a session are dropped when it ends, or when nothing was heard from it for a long time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """The table of sessions."""
+    """The table of sessions, by ID."""
 
     def __init__(self, silent_s: float = SILENT_S) -> None:
         self._silent_s = silent_s
@@ -52,7 +52,7 @@ class ClientSessions:
         return session
 
     def touch(self, session_id: str) -> ClientSession:
-        """Return an open session and note that its client is there; raise :class:`NotFound`."""
+        """Return an open session, and note the time of this sign of life; raise :class:`NotFound`."""
         session = self._by_id.get(session_id)
         if session is None:
             raise NotFound(

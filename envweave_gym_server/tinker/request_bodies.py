@@ -25,39 +25,39 @@ class LoraConfig(msgspec.Struct, frozen=True):
 
 
 class ClientConfig(msgspec.Struct):
-    """The first request of every client."""
+    """Body of the first request of every client."""
 
     sdk_version: str = ""
 
 
 class CreateSession(msgspec.Struct):
-    """Open a session."""
+    """Body that opens a session."""
 
     user_metadata: dict[str, Any] | None = None
     display_name: str | None = None
 
 
 class Heartbeat(msgspec.Struct):
-    """The client of a session is there."""
+    """Body of a heartbeat, which keeps a session open."""
 
     session_id: str
 
 
 class SearchSessions(msgspec.Struct):
-    """List sessions, or the one with an id."""
+    """Body that asks for all sessions, or for the one with an ID."""
 
     session_id: str | None = None
 
 
 class FinishSession(msgspec.Struct):
-    """The client has ended, for this reason."""
+    """Body that ends a session, with the reason."""
 
     reason: dict[str, Any] = {}
     detail: str | None = None
 
 
 class CreateModel(msgspec.Struct):
-    """Make a new adapter."""
+    """Body that makes a model in training: a new adapter over a base model."""
 
     session_id: str
     model_seq_id: int
@@ -68,13 +68,13 @@ class CreateModel(msgspec.Struct):
 
 
 class ModelId(msgspec.Struct):
-    """A question about one model."""
+    """Body with the ID of a model in training."""
 
     model_id: str
 
 
 class AdamParams(msgspec.Struct, forbid_unknown_fields=True):
-    """The settings of one step."""
+    """Settings of AdamW for one step."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
@@ -93,7 +93,7 @@ class AdamParams(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OptimStep(msgspec.Struct):
-    """Make one step of the optimiser."""
+    """Body that asks for one step of the optimiser."""
 
     model_id: str
     seq_id: int = 0
@@ -102,7 +102,7 @@ class OptimStep(msgspec.Struct):
 
 
 class SaveWeights(msgspec.Struct):
-    """Write a checkpoint that training can go on from."""
+    """Body that asks for a checkpoint with the state of the optimiser."""
 
     model_id: str
     path: str | None = None
@@ -113,7 +113,7 @@ class SaveWeights(msgspec.Struct):
 
 
 class SaveForSampler(msgspec.Struct):
-    """Write a checkpoint for sampling, or make a sampler of the weights without one."""
+    """Body that asks for a checkpoint for sampling or, without a path, for a sampler of the present weights."""
 
     model_id: str
     path: str | None = None
@@ -125,7 +125,7 @@ class SaveForSampler(msgspec.Struct):
 
 
 class LoadWeights(msgspec.Struct):
-    """Load a checkpoint into a model, or make a model of it (``session_id`` and ``model_seq_id``)."""
+    """Body that loads a checkpoint into a model, or into a new one (``session_id`` and ``model_seq_id``)."""
 
     path: str
     optimizer: bool
@@ -139,13 +139,13 @@ class LoadWeights(msgspec.Struct):
 
 
 class WeightsPath(msgspec.Struct):
-    """A question about one checkpoint."""
+    """Body with the path of a checkpoint."""
 
     tinker_path: str
 
 
 class CreateSampler(msgspec.Struct):
-    """Open a sampling session."""
+    """Body that makes a sampler of a base model or of a checkpoint."""
 
     session_id: str
     sampling_session_seq_id: int
@@ -154,7 +154,7 @@ class CreateSampler(msgspec.Struct):
 
 
 class SamplerId(msgspec.Struct):
-    """A request about one sampling session."""
+    """Body with the ID of a sampler."""
 
     sampling_session_id: str
 
@@ -180,7 +180,7 @@ class Prompt(msgspec.Struct):
 
 
 class SamplingParams(msgspec.Struct):
-    """Settings of sampling; see the SDK."""
+    """Settings of sampling, as the SDK documents them."""
 
     max_tokens: int | None = None
     seed: int | None = None
@@ -191,7 +191,7 @@ class SamplingParams(msgspec.Struct):
 
 
 class Sample(msgspec.Struct):
-    """Continue a prompt."""
+    """Body of a sampling request: a prompt to continue."""
 
     prompt: Prompt
     sampling_params: SamplingParams
@@ -208,13 +208,13 @@ class Sample(msgspec.Struct):
 
 
 class FutureId(msgspec.Struct):
-    """A question about one future."""
+    """Body with the ID of a submitted request."""
 
     request_id: str
 
 
 class TimeToLive(msgspec.Struct):
-    """When a checkpoint expires; ``None`` is never."""
+    """Body with the time to live of a checkpoint; ``None`` is without end."""
 
     ttl_seconds: int | None = None
 

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """Options of the server that clients notice."""
+    """Options of the server that change what clients get."""
 
     deterministic: bool = False
     """Every sampling request is a batch of its own, and seeds that a client leaves out are always the same."""

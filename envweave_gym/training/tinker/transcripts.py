@@ -32,7 +32,7 @@ class _Entry:
     reward: float | None
     """``None`` for a lost episode."""
     update: int
-    """Updates that had been done."""
+    """The number of updates before it."""
 
 
 class Transcripts:
