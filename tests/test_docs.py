@@ -1,5 +1,6 @@
 """The code blocks of README and docs run as they stand, each page from top to bottom in one process."""
 
+import contextlib
 import importlib
 import json
 import re
@@ -13,6 +14,8 @@ import nbformat
 import pytest
 from engines import client
 from nbclient import NotebookClient
+
+from envweave_gym.cli import main
 
 __all__ = ["client"]
 
@@ -74,6 +77,22 @@ def test_the_demos_of_older_documents_take_their_options(capsys: pytest.CaptureF
             importlib.import_module(module).main(["--help"])
         options = re.findall(r"--[a-z-]+", capsys.readouterr().out)
         assert set(re.findall(r"--[a-z-]+", arguments)) <= {*options}, module
+
+
+TRAINING = re.compile(r"^envweave (train [a-z0-9-]+|tinker serve)((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+def test_the_commands_that_train_and_serve_language_models_have_these_options(
+    capsys: pytest.CaptureFixture[str],
+):
+    pages = [ROOT / "README.md", ROOT / "docs" / "llm_rl.md", ROOT / "docs" / "tinker_server.md"]
+    commands = {found for page in pages for found in TRAINING.findall(page.read_text())}
+    assert len({command for command, _ in commands}) > 3
+    for command, arguments in commands:
+        with contextlib.suppress(SystemExit):
+            main([*command.split(), "--help"])
+        options = re.findall(r"--[a-z-]+", capsys.readouterr().out)
+        assert set(re.findall(r"--[a-z-]+", arguments)) <= {*options}, command
 
 
 def test_generated_pages_are_up_to_date():

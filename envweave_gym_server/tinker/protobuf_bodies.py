@@ -213,6 +213,8 @@ def sample_reply(result: SampleResult, options: Sample) -> Reply:
     if options.topk_prompt_logprobs and result.top_prompt_logprobs is not None:
         top = [None if position < hidden else one for position, one in enumerate(result.top_prompt_logprobs)]
         message.topk_prompt_logprobs.CopyFrom(_top(top, options.topk_prompt_logprobs))
+    if options.target_prompt_logprobs is not None and result.target_logprobs is not None:
+        message.target_prompt_logprobs.CopyFrom(options.target_prompt_logprobs.filled(result.target_logprobs))
     return Reply(message.SerializeToString(), PROTOBUF)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from flask import request
 
 from envweave_gym_server.tinker.api_errors import BadInput
+from envweave_gym_server.tinker.prompt_targets import TokenTable
 
 Body = TypeVar("Body")
 
@@ -202,7 +203,7 @@ class Sample(msgspec.Struct):
     prompt_logprobs_last_n: int | None = None
     topk_prompt_logprobs: int = 0
     topk_sample_logprobs: int = 0
-    target_prompt_logprobs: Any = None
+    target_prompt_logprobs: TokenTable | None = None
     prompt_alt_tokens_k: int = 0
     record_stability_info: bool | None = None
 

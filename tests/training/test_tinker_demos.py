@@ -14,6 +14,8 @@ import psutil
 import pytest
 from absent import needs_module
 from engines import client, ours
+from ray_clusters import gone
+from servers import TOKEN, running_server
 from toy_images import images
 
 import envweave_gym
@@ -228,14 +230,36 @@ def test_a_demo_trains_evaluates_and_writes_what_it_did(demo: Any, tinker_url: s
     assert (folder / "metrics.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("backend", ["subprocess", "docker_http"])
-def test_a_demo_plays_elsewhere_and_leaves_nothing_there(
-    backend: str, tinker_url: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    engine = request.getfixturevalue("client") if backend == "docker_http" else None
-    options = gsm8k_mcq_tinker.Options(**SMALL, base_url=tinker_url, out=str(tmp_path), backend=backend)
+def played_elsewhere(backend: str, tinker_url: str, folder: Path) -> None:
+    """Train a demo whose environments are on this backend."""
+    options = gsm8k_mcq_tinker.Options(**SMALL, base_url=tinker_url, out=str(folder), backend=backend)
     assert gsm8k_mcq_tinker.train(options)["faults"] == 0
-    assert engine is None or ours(engine) == []
+
+
+def test_a_demo_plays_in_processes(tinker_url: str, tmp_path: Path) -> None:
+    played_elsewhere("subprocess", tinker_url, tmp_path)
+
+
+def test_a_demo_plays_in_containers_of_which_none_is_left(
+    tinker_url: str, tmp_path: Path, client: Any
+) -> None:
+    played_elsewhere("docker_http", tinker_url, tmp_path)
+    assert ours(client) == []
+
+
+def test_a_demo_plays_on_a_server_at_a_url_and_leaves_no_session(
+    tinker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_server("envweave/GSM8KMCQ-v0") as server:
+        monkeypatch.setenv("ENVWEAVE_TOKEN", TOKEN)
+        played_elsewhere(server.url, tinker_url, tmp_path)
+        assert server.gauge("envweave_sessions") == 0
+
+
+def test_a_demo_plays_in_actors_of_ray_of_which_none_is_left(tinker_url: str, tmp_path: Path) -> None:
+    needs_module("ray", "ray")
+    played_elsewhere("ray", tinker_url, tmp_path)
+    assert gone()
 
 
 def test_patches_of_the_model_are_scored_in_the_sandbox(

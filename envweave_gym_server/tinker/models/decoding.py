@@ -16,7 +16,7 @@ from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch, toke
 from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Transformer, precision_for
 from envweave_gym_server.tinker.models.lora import FrozenAdapter
 from envweave_gym_server.tinker.models.prefix_packing import common_prefix_length
-from envweave_gym_server.tinker.models.prompt_scores import PromptScores, score_prompt
+from envweave_gym_server.tinker.models.prompt_scores import PromptScores, PromptTargets, score_prompt
 from envweave_gym_server.tinker.models.token_choice import ChoiceRules, TokenLogprobs, choose, top_logprobs
 
 StopReason = Literal["stop", "length"]
@@ -55,6 +55,7 @@ class SampleRequest:
     """How many of the most probable tokens to return for each sampled token."""
     top_prompt_logprobs: int = 0
     """How many of the most probable tokens to return for each token of the prompt."""
+    prompt_targets: PromptTargets | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class SampleResult:
     sequences: list[SampledSequence]
     prompt_logprobs: list[float | None] | None = None
     top_prompt_logprobs: list[TokenLogprobs | None] | None = None
+    target_logprobs: NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 class _Sequence:
@@ -87,7 +89,7 @@ class _Sequence:
         self.logprobs: list[float] = []
         self.top_logprobs: list[TokenLogprobs] = []
         self.stop_reason: StopReason | None = None
-        self.scores = PromptScores(None, None)
+        self.scores = PromptScores()
         self.limit = min(request.max_tokens, config.context - len(request.prompt))
         self.rules = ChoiceRules(request.temperature, request.top_k, request.top_p)
 
@@ -245,6 +247,7 @@ def _score_prompts(
                 list(request.prompt),
                 wants_logprobs=request.prompt_logprobs,
                 top=request.top_prompt_logprobs,
+                targets=request.prompt_targets,
             )
 
 

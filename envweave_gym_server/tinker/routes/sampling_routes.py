@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import flask
@@ -114,8 +115,8 @@ def _submit(
 
 def sample_request(sampler: Sampler, body: Sample, seed: int) -> SampleRequest:
     """Return a client's request as the model reads it, checked; without ``stop`` the base's own tokens end it."""
-    if body.target_prompt_logprobs is not None or body.prompt_alt_tokens_k:
-        raise BadInput("target_prompt_logprobs and prompt_alt_tokens_k are not served here; leave them out")
+    if body.prompt_alt_tokens_k:
+        raise BadInput("prompt_alt_tokens_k is not served here; leave it out")
     params, config = body.sampling_params, sampler.base.transformer.config
     prompt = body.prompt.tokens()
     stop_ids, stop_strings = _stops(params, sampler.base.eos)
@@ -138,7 +139,10 @@ def sample_request(sampler: Sampler, body: Sample, seed: int) -> SampleRequest:
         check_request(config, request)
     except ValueError as error:
         raise BadInput(str(error)) from None
-    return request
+    table = body.target_prompt_logprobs
+    if table is None:
+        return request
+    return replace(request, prompt_targets=table.targets(len(prompt), config.vocabulary))
 
 
 def _compact(tokens: list[int]) -> Sequence[int]:

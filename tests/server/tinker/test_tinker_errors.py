@@ -40,7 +40,7 @@ def sample_of(model_input: types.ModelInput, **options: Any) -> Call:
     )
 
 
-def top_of(**options: int) -> Call:
+def top_of(**options: Any) -> Call:
     return lambda client: (
         client.create_sampling_client(base_model=BASE).result().sample(prompt([3]), 1, params(), **options)
     )
@@ -129,6 +129,30 @@ REFUSED: dict[str, tuple[Call, type[tinker.TinkerError], str]] = {
         top_of(topk_prompt_logprobs=101),
         tinker.BadRequestError,
         "top_prompt_logprobs must be 0 to",
+    ),
+    "targets of another prompt": (
+        top_of(target_prompt_logprobs=types.TensorData(data=[3, 4], dtype="int64", shape=[2, 1])),
+        tinker.BadRequestError,
+        r"the shape \[2, 1\]; give \[0, K\]",
+    ),
+    "target of no word": (
+        lambda client: (
+            client.create_sampling_client(base_model=BASE)
+            .result()
+            .sample(
+                prompt([3, 4]),
+                1,
+                params(),
+                target_prompt_logprobs=types.TensorData(data=[99_999], dtype="int64", shape=[1, 1]),
+            )
+        ),
+        tinker.BadRequestError,
+        "the token 99999",
+    ),
+    "tokens drawn beside the prompt": (
+        top_of(prompt_alt_tokens_k=2),
+        tinker.BadRequestError,
+        "prompt_alt_tokens_k is not served here",
     ),
     "targets of no width": (
         pass_of(

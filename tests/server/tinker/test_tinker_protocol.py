@@ -208,6 +208,30 @@ def test_only_the_last_prompt_tokens_are_scored_on_request(client: tinker.Servic
     )
 
 
+def targets_of(rows: list[list[int]], *, sparse: bool) -> types.TensorData:
+    table = torch.tensor(rows)
+    if not sparse:
+        return types.TensorData.from_torch(table)
+    found = types.TensorData.from_torch_sparse(table, pad_value=-1)
+    assert found.sparse_crow_indices is not None
+    return found
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_chosen_tokens_of_the_prompt_are_scored_on_request(client: tinker.ServiceClient, sparse: bool):
+    sampler = client.create_sampling_client(base_model=BASE).result()
+    tokens = [3 + number % 4 for number in range(12)]
+    rows = [[-1, -1, -1, -1] for _ in tokens[1:]]
+    rows[2][1], rows[-1][3] = tokens[3], tokens[-1]
+    wanted = targets_of(rows, sparse=sparse)
+    scores = sampler.sample(prompt(tokens), 1, params(), target_prompt_logprobs=wanted).result()
+    assert scores.target_prompt_logprobs is not None
+    found = scores.target_prompt_logprobs.to_torch()
+    every = sampler.compute_logprobs(prompt(tokens)).result()
+    assert (float(found[2, 1]), float(found[-1, 3])) == pytest.approx((every[3], every[-1]), abs=1e-5)
+    assert int((found != 0).sum()) == 2
+
+
 def test_a_sampler_handle_works_in_another_client(client: tinker.ServiceClient, server: Server):
     sampler = client.create_sampling_client(base_model=BASE).result()
     copy = tinker.SamplingClient.from_sampler_handle(sampler.get_sampler_handle(), api_key=KEY)
