@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.wire.values import NoForm, dtype_of, dumps, no_form, pack_exactly
+from envweave_gym.wire.values import NotEncodable, dtype_of, dumps, not_encodable, pack_exactly
 
 Data = dict[str, Any]
 Asking = Callable[[str, Any], Any]
@@ -76,7 +76,7 @@ def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | No
     attributes = {name: value for name, value in vars(space).items() if name not in _GENERATOR}
     try:
         return ["state", {name: _part(value, package, to_data) for name, value in attributes.items()}]
-    except (NoForm, NotAvailable, RecursionError):
+    except (NotEncodable, NotAvailable, RecursionError):
         pass
     try:
         return ["call"] if type(space)() == space else None
@@ -85,7 +85,7 @@ def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | No
 
 
 def _part(value: Any, package: str, to_data: Callable[[Space[Any]], Data]) -> list[Any]:
-    """Convert an attribute, or an item of one, to a pair of kind and data; raise ``NoForm`` if it cannot be sent.
+    """Convert an attribute, or an item of one, to a pair of kind and data; raise ``NotEncodable`` if it cannot be sent.
 
     ``package`` is the package of the space, whose functions are sent by name. ``to_data`` converts inner spaces.
     """
@@ -105,10 +105,10 @@ def _part(value: Any, package: str, to_data: Callable[[Space[Any]], Data]) -> li
 
 
 def _reference(function: FunctionType, package: str) -> str:
-    """Return the name of a function; raise ``NoForm`` if it is not in the package of the space."""
+    """Return the name of a function; raise ``NotEncodable`` if it is not in the package of the space."""
     name = f"{function.__module__}:{function.__qualname__}"
     if function.__module__.partition(".")[0] != package or "<" in name or _resolved(name) is not function:
-        raise no_form(function)
+        raise not_encodable(function)
     return name
 
 
@@ -175,7 +175,7 @@ class _Opaque(Space[Any]):
         """Ask the server whether its space contains ``x``."""
         try:
             pack_exactly(x)
-        except NoForm:
+        except NotEncodable:
             return False
         return bool(self._ask_server("contains", x))
 

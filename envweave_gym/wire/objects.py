@@ -22,7 +22,7 @@ from envweave_gym.core.array_conversion import foreign_array
 from envweave_gym.core.faults import shown
 from envweave_gym.core.program_result import Result
 from envweave_gym.wire import values
-from envweave_gym.wire.values import COMPLEX, MOMENT, RECORD, RESULT, SET, TUPLE, no_form, pack_exactly
+from envweave_gym.wire.values import COMPLEX, MOMENT, RECORD, RESULT, SET, TUPLE, not_encodable, pack_exactly
 
 _encode = msgspec.msgpack.Encoder().encode
 _record_decoder = msgspec.msgpack.Decoder(
@@ -40,7 +40,7 @@ _MOMENTS: tuple[Any, ...] = (dates.datetime, dates.date, dates.time)
 
 
 def pack_object(value: Any) -> Any:
-    """Convert a value of a rare type to an extension; raise ``NoForm`` if it cannot be sent without loss."""
+    """Convert a value of a rare type to an extension; raise ``NotEncodable`` if it cannot be sent without loss."""
     if isinstance(value, Enum):
         return _record("enum", type(value), [getattr(value, "name", None)], [value.value])
     if isinstance(value, tuple):
@@ -48,7 +48,7 @@ def pack_object(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         if not all(hasattr(value, name) for name in names):
-            raise no_form(value)
+            raise not_encodable(value)
         return _record("dataclass", type(value), names, [getattr(value, name) for name in names])
     if isinstance(value, set | frozenset):
         members = [pack_exactly(one) for one in cast("frozenset[Any]", value)]
@@ -89,7 +89,7 @@ def _pack_moment(value: Any) -> Any:
 def _pack_foreign_array(value: Any) -> Any:
     array = foreign_array(value)
     if array is None:
-        raise no_form(value)
+        raise not_encodable(value)
     return pack_exactly(array[()])  # a scalar where it has no dimensions
 
 

@@ -65,13 +65,13 @@ _LOW, _HIGH = -(1 << 63), 1 << 64
 _SHORT = 1 << 63
 
 
-class NoForm(TypeError):
+class NotEncodable(TypeError):
     """Error if a value cannot be sent without loss, because neither msgpack nor our extensions can represent it."""
 
 
-def no_form(value: Any) -> NoForm:
+def not_encodable(value: Any) -> NotEncodable:
     """Return the exception for a ``value`` that cannot be sent; its message lists what can be."""
-    return NoForm(
+    return NotEncodable(
         f"{shown(value)} of type {type(value).__name__} cannot be sent as it is; give numbers, texts, "
         "arrays, or lists, tuples, sets, dicts and dataclasses of those"
     )
@@ -85,7 +85,7 @@ def fits(value: int) -> bool:
 def _big_int(value: int) -> Ext:
     if not fits(value):
         why = f"an integer of {value.bit_length():,} bits cannot be sent; give one of at most {MOST_BITS:,}"
-        raise NoForm(why)
+        raise NotEncodable(why)
     return Ext(BIG_INT, hex(value).encode())
 
 
@@ -100,15 +100,15 @@ def exact(what: str, value: Any) -> Any:
     """Call :func:`pack_exactly`; the error for a value that cannot be sent names it ``what``."""
     try:
         return (_PACKED.get(type(value)) or pack_exactly)(value)
-    except NoForm as error:
-        raise NoForm(f"the {what} has a part that does not travel: {error}") from None
+    except NotEncodable as error:
+        raise NotEncodable(f"the {what} has a part that does not travel: {error}") from None
 
 
 def pack(value: Any) -> Any:
     """Convert ``value`` to an object that msgspec encodes; parts that cannot be sent exactly become JSON."""
     try:
         return (_PACKED.get(type(value)) or pack_exactly)(value)
-    except NoForm:
+    except NotEncodable:
         return pack_exactly(_with_forms(value))
 
 
@@ -125,7 +125,7 @@ def _with_forms(value: Any) -> Any:
         return items.reshape(value.shape)
     try:
         pack_exactly(value)
-    except NoForm:
+    except NotEncodable:
         return jsonable(value)
     return value
 
@@ -161,7 +161,7 @@ def _dict_packer(space: Dict) -> Callable[[Any], Any]:
 
 
 def pack_exactly(value: Any) -> Any:
-    """Convert ``value`` to an object that msgspec encodes without loss; raise ``NoForm`` if there is none."""
+    """Convert ``value`` to an object that msgspec encodes without loss; raise ``NotEncodable`` if there is none."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() or encodable(value) else Ext(TEXT, value.encode(*_ANY_TEXT))
@@ -176,7 +176,7 @@ def pack_exactly(value: Any) -> Any:
         return _scalar(value)
     if isinstance(value, np.ndarray):
         if value.dtype.names is None and np.ma.is_masked(value):
-            raise NoForm(
+            raise NotEncodable(
                 f"{shown(value)} has masked elements, which cannot be sent; give its filled(), or the data "
                 "and the mask as two arrays"
             )
@@ -209,7 +209,7 @@ def _read_pairs(pairs: Any) -> Any:
 
 
 def pack_array(value: NDArray[Any]) -> Any:
-    """Convert a NumPy array to an extension; raise ``NoForm`` if it holds an object that cannot be sent."""
+    """Convert a NumPy array to an extension; raise ``NotEncodable`` if it holds an object that cannot be sent."""
     if value.dtype.hasobject:
         items = [pack_exactly(item) for item in value.ravel().tolist()]
         return Ext(OBJECTS, _encoder.encode([list(value.shape), items]))
@@ -224,7 +224,7 @@ def pack_array(value: NDArray[Any]) -> Any:
 def _narrow(value: Any) -> Any:
     """Convert an array of a dtype that NumPy lacks (bfloat16, int4, …) to float32, which holds all values of it."""
     if value.dtype.names is not None or value.dtype.type is np.void:
-        raise no_form(value)
+        raise not_encodable(value)
     return value.astype(np.float32)
 
 

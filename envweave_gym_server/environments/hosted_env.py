@@ -33,7 +33,7 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym.wire.packed_streams import holds_results
-from envweave_gym.wire.values import NoForm, exact, pack
+from envweave_gym.wire.values import NotEncodable, exact, pack
 from envweave_gym_server.environments.description import describe
 from envweave_gym_server.environments.own_thread import OwnThread
 from envweave_gym_server.environments.questions import answer_to
@@ -144,7 +144,7 @@ class HostedEnv:
         observation, info = result
         try:
             return Began(message.call, exact("observation", observation), pack(self._with_agents(info)))
-        except NoForm as error:  # it would be none at the next attempt either
+        except NotEncodable as error:  # it would be none at the next attempt either
             raise NotAvailable(f"{name_of(self.env)}: {error}") from None
 
     def _step(self, message: Step) -> Reply:

@@ -15,7 +15,7 @@ from rare_values import RARE, Asarray, Lent, Strict
 
 import envweave_gym as ew
 from envweave_gym.core.array_conversion import foreign_array
-from envweave_gym.wire.values import NoForm, dumps, loads, pack_exactly
+from envweave_gym.wire.values import NotEncodable, dumps, loads, pack_exactly
 from envweave_gym.wrappers import NumericInfo
 from envweave_gym_server.protocols.rest.json_values import plain
 
@@ -88,7 +88,7 @@ def test_an_observation_without_a_form_is_an_error_and_no_repr():
 
 def test_values_without_a_form_are_refused_where_they_must_be_exact():
     for value in (object(), [object], {"a": (len,)}, np.array([object()]), np.zeros(1, "V8")):
-        with pytest.raises(NoForm):
+        with pytest.raises(NotEncodable):
             pack_exactly(value)
     assert loads(dumps({"a": np.zeros(1, "V2"), "b": 2})).keys() == {"a", "b"}
 
@@ -96,7 +96,7 @@ def test_values_without_a_form_are_refused_where_they_must_be_exact():
 def test_masked_arrays_do_not_lose_their_mask():
     masked: Any = np.ma.array([1, 2, 3], mask=[False, True, False])
     for value in (masked, {"a": [masked]}, np.ma.masked):
-        with pytest.raises(NoForm, match="mask"):
+        with pytest.raises(NotEncodable, match="mask"):
             pack_exactly(value)
     assert loads(dumps({"info": masked})) == {"info": [1, None, 3]}
     unmasked: Any = np.ma.array([1, 2])

@@ -71,7 +71,7 @@ def test_arrays_of_objects_arrive_and_those_without_an_end_become_texts():
     cyclic[0] = [cyclic]
     for value in (shared, cyclic):
         assert isinstance(arrived(codec.readable({"value": value}))["value"], np.ndarray)
-        with pytest.raises(codec.NoForm, match="too many or too deep"):
+        with pytest.raises(codec.NotEncodable, match="too many or too deep"):
             codec.exact(value)
 
 
@@ -83,5 +83,5 @@ class Unreadable(np.ndarray[Any, Any]):
 def test_an_array_of_objects_that_cannot_be_read_becomes_a_text():
     value = array_of(1).view(Unreadable)
     assert arrived(codec.readable({"value": value}))["value"] == "<Unreadable of 1>"
-    with pytest.raises(codec.NoForm, match="ZeroDivisionError"):
+    with pytest.raises(codec.NotEncodable, match="ZeroDivisionError"):
         codec.exact(value)

@@ -40,7 +40,7 @@ from envweave_gym.wire.values import (
     SET,
     STREAM,
     TUPLE,
-    NoForm,
+    NotEncodable,
     dumps,
     fits,
     loads,
@@ -276,7 +276,7 @@ def test_integers_up_to_the_limit_travel(value: int) -> None:
 def test_larger_integers_have_no_form_on_the_wire(value: int) -> None:
     for one in (value, [value], {"a": (value,)}, {value: 1}):
         with pytest.raises(
-            NoForm, match=r"an integer of [\d,]+ bits cannot be sent; give one of at most 4,096"
+            NotEncodable, match=r"an integer of [\d,]+ bits cannot be sent; give one of at most 4,096"
         ):
             pack_exactly(one)
     assert loads(dumps({"a": value})) == {"a": hex(value)}  # as what has no form in an info

@@ -63,7 +63,7 @@ def _reported(error: BaseException, method: str) -> list[Any]:
     kind = next((_REFUSALS[one] for one in kinds if one in _REFUSALS), "crash")
     if method == "make":
         kind = _kind_of_make(error)
-    if method == "attribute" and isinstance(error, (AttributeError, codec.NoForm)):
+    if method == "attribute" and isinstance(error, (AttributeError, codec.NotEncodable)):
         kind = "NoAttribute"
     try:
         reason = str(error)

@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
 
-class NoForm(TypeError):
+class NotEncodable(TypeError):
     """Error if a value cannot be sent."""
 
 
@@ -48,7 +48,7 @@ class Packer:
         self._exact, self._containers = exact, 0
 
     def pack(self, value: Any, depth: int = 0) -> Any:
-        """Return the form of ``value``; raise ``NoForm`` if it has none."""
+        """Convert a value to what msgspec encodes; raise ``NotEncodable`` if it cannot be sent."""
         kind = type(value)
         if kind in _AS_THEY_ARE:
             return value
@@ -123,7 +123,7 @@ class Packer:
             if isinstance(value, Mapping):
                 return self._mapping(value, depth)
             return self._rare(value, depth)
-        except NoForm:
+        except NotEncodable:
             raise
         except Exception as error:  # noqa: BLE001 - foreign objects may raise anything when they are read
             return self._refuse(value, f"{type(error).__name__}: {error}")
@@ -188,7 +188,7 @@ class Packer:
     def _refuse(self, value: Any, why: str) -> Any:
         if self._exact:
             because = f" ({why})" if why else ""
-            raise NoForm(
+            raise NotEncodable(
                 f"{shown(value)[:80]} of type {type(value).__name__} cannot be sent to another process{because}"
             )
         return _text(shown(value)[:_MAX_TEXT_CHARS])
@@ -255,7 +255,7 @@ if np is not None:
 
 
 def exact(value: Any) -> Any:
-    """Return the form of ``value`` for :func:`encode`; raise ``NoForm`` if it cannot be sent exactly."""
+    """Return the form of ``value`` for :func:`encode`; raise ``NotEncodable`` if it cannot be sent exactly."""
     return Packer(True).pack(value)
 
 
