@@ -61,8 +61,8 @@ def _model_rewards(options: DemoOptions, issues: Iterable[Instance]) -> list[flo
     if not (options.run or options.resume):
         options = replace(options, run=f"{options.demo}_scores")  # the records of a training stay as they are
     with Trainer(options.env_id, options, options.arguments, only_plays=True) as trainer:
-        played = trainer.play_greedily([{"index": index} for index, _ in enumerate(issues)])
+        batch = trainer.play_greedily([{"index": index} for index, _ in enumerate(issues)])
     return [
         episode.fault.message if episode.fault else sum(one.reward for one in episode.trajectories.values())
-        for episode in played.episodes
+        for episode in batch.episodes
     ]

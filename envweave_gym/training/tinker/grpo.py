@@ -68,8 +68,8 @@ class Trainer(TrainingRun):
         """Play the episodes of an update, train on them, evaluate and save where that is due."""
         options, number = self.options, self.updates
         started = self.log.seconds
-        played = self._training.play(self._tasks(number), self.policies(), self.bar.update)
-        rows = self._by_learner(self.training_rows(played.episodes, number))
+        batch = self._training.play(self._tasks(number), self.policies(), self.bar.update)
+        rows = self._by_learner(self.training_rows(batch.episodes, number))
         sampled = self.log.seconds
         rate = options.rate_at(number)
         values: dict[str, Any] = {}
@@ -81,13 +81,13 @@ class Trainer(TrainingRun):
                 self.transcripts.update = self.updates
                 values = {
                     "episodes": self.updates * options.batch,
-                    **episode_metrics(played, options),
+                    **episode_metrics(batch, options),
                     **step_metrics([step for one in steps for step in one], options),
                     "learning_rate": rate,
                     "sample_seconds": round(sampled - started, 3),
                     "train_seconds": round(self.log.seconds - sampled, 3),
                 }
-                self._note(played, values)
+                self._note(batch, values)
             if options.eval_every and (
                 self.updates % options.eval_every == 0 or self.updates == options.updates
             ):
@@ -102,13 +102,13 @@ class Trainer(TrainingRun):
             self._checkpoint()
         self._reconnects = 0
 
-    def _note(self, played: EpisodeBatch, values: Mapping[str, Any]) -> None:
+    def _note(self, batch: EpisodeBatch, values: Mapping[str, Any]) -> None:
         """Note the success of an update, what it played, and what there is to report about it."""
         if "success" in values:  # else all episodes were lost, which is no failure of the policy
             self._success += NEWEST_WEIGHT * (values["success"] - self._success)
-        self._notices.faults(f"update {self.updates}", played)
+        self._notices.faults(f"update {self.updates}", batch)
         self._notices.trained(values.get("trained_rows", 0), values)
-        self.transcripts.add(f"update {self.updates}", played.episodes[: self.options.group])
+        self.transcripts.add(f"update {self.updates}", batch.episodes[: self.options.group])
 
     def _write(self, values: Mapping[str, Any]) -> None:
         """Write the metrics of the last update, which is whole with them."""
@@ -174,12 +174,12 @@ class Trainer(TrainingRun):
         page = Transcripts(f"{self._env_id}, {self.model}", self.options.folder / "greedy.html")
         with tqdm(total=len(tasks), unit="episode", desc=self._env_id) as self.bar:
             self._open_learners()
-            played = self._training.play(tasks, self.policies(temperature=0.0), self.bar.update)
-            for options, episode in zip(resets, played.episodes, strict=True):
+            batch = self._training.play(tasks, self.policies(temperature=0.0), self.bar.update)
+            for options, episode in zip(resets, batch.episodes, strict=True):
                 page.add(f"greedy, {dict(options)}", [episode])
         page.write(resumable=False)
         self._status = "success"
-        return played
+        return batch
 
     def evaluate(self) -> dict[str, float]:
         """Play held-out tasks greedily, and return the success rate and the mean reward."""
@@ -191,10 +191,10 @@ class Trainer(TrainingRun):
             Task(("held out", index), index, 0, _HELD_OUT + index, SharedRequest(1, index), options=reset)
             for index, reset in zip(range(options.eval_episodes), resets, strict=False)
         ]
-        played = self._held_out.play(tasks, self.policies(temperature=0.0))
-        self._notices.faults("held out", played)
-        self.transcripts.add("held out", played.episodes)
-        values = episode_metrics(played, options)
+        batch = self._held_out.play(tasks, self.policies(temperature=0.0))
+        self._notices.faults("held out", batch)
+        self.transcripts.add("held out", batch.episodes)
+        values = episode_metrics(batch, options)
         return {f"held_out_{name}": values[name] for name in ("success", "reward") if name in values}
 
 

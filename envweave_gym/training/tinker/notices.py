@@ -28,9 +28,9 @@ class Notices:
         self._idle = 0
         self._said_idle = False
 
-    def faults(self, heading: str, played: EpisodeBatch) -> None:
+    def faults(self, heading: str, batch: EpisodeBatch) -> None:
         """Report the messages of faults that are new."""
-        for message in played.messages:
+        for message in batch.messages:
             if message not in self._faults and len(self._faults) < _MAX_FAULTS:
                 self._faults.add(message)
                 self._transcripts.add_fault(heading, message)

@@ -175,18 +175,18 @@ class Rollouts:
         for index in order:
             self._jobs.put(_Job(index, tasks[index], policies))
         done: dict[int, Episode] = {}
-        played = EpisodeBatch([])
+        batch = EpisodeBatch([])
         try:
             while len(done) < len(tasks):
                 for outcome in self._finished():
-                    if (episode := self._settle(outcome, played)) is not None:
+                    if (episode := self._settle(outcome, batch)) is not None:
                         done[outcome.job.index] = episode
                         on_episode()
         except BaseException:
             self._abandon_all()
             raise
-        played.episodes = [done[index] for index in range(len(tasks))]
-        return played
+        batch.episodes = [done[index] for index in range(len(tasks))]
+        return batch
 
     def _start(self, jobs: int) -> None:
         while len(self._workers) < min(self._num_envs, jobs):
@@ -206,7 +206,7 @@ class Rollouts:
                 fault = Fault(FaultKind.TIMEOUT, message, retryable=True)
                 yield _Outcome(job, Episode(job.task, fault=fault))
 
-    def _settle(self, outcome: _Outcome, played: EpisodeBatch) -> Episode | None:
+    def _settle(self, outcome: _Outcome, batch: EpisodeBatch) -> Episode | None:
         """Return the episode of a task that is done, or put it into the queue again."""
         if outcome.fatal is not None:
             raise outcome.fatal
@@ -216,18 +216,18 @@ class Rollouts:
             if any(one.actions for one in outcome.episode.trajectories.values()):
                 self._in_a_row, self._acted = 0, True
             return outcome.episode
-        self._count(fault, played)
+        self._count(fault, batch)
         if not fault.retryable or outcome.job.attempt >= self._attempts:
             return outcome.episode
         self._jobs.put(dataclasses.replace(outcome.job, attempt=outcome.job.attempt + 1))
         return None
 
-    def _count(self, fault: Fault, played: EpisodeBatch) -> None:
-        played.faults += 1
+    def _count(self, fault: Fault, batch: EpisodeBatch) -> None:
+        batch.faults += 1
         self._in_a_row += 1
         self._last_message = fault.message
-        if fault.message not in played.messages:
-            played.messages.append(fault.message)
+        if fault.message not in batch.messages:
+            batch.messages.append(fault.message)
         if self._in_a_row >= self._fault_limit:
             raise FaultStorm(
                 f"{self._in_a_row} episodes were lost, and none in between played an action; the last fault: "

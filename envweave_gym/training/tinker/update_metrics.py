@@ -12,15 +12,15 @@ from envweave_gym.training.tinker.rollouts import EpisodeBatch
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 
-def episode_metrics(played: EpisodeBatch, options: TinkerOptions) -> dict[str, Any]:
+def episode_metrics(batch: EpisodeBatch, options: TinkerOptions) -> dict[str, Any]:
     """Return rewards, success, tokens and faults of the episodes; without episodes only the faults.
 
     The success of a game is that of all its agents, each of which counts as one.
     """
-    whole = [one for one in played.episodes if one.fault is None]
-    counts: dict[str, Any] = {"faults": played.faults, "lost_episodes": len(played.episodes) - len(whole)}
-    if played.messages:
-        counts["fault"] = played.messages[-1]
+    whole = [one for one in batch.episodes if one.fault is None]
+    counts: dict[str, Any] = {"faults": batch.faults, "lost_episodes": len(batch.episodes) - len(whole)}
+    if batch.messages:
+        counts["fault"] = batch.messages[-1]
     parts = [part for one in whole for part in one.trajectories.values() if part.trainable]
     if not parts:
         return counts
