@@ -12,7 +12,7 @@ from gymnasium.utils.passive_env_checker import env_render_passive_checker
 from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
-from envweave_gym.testing.mutation_checks import cannot_render_here, no_window, without_human
+from envweave_gym.testing.mutation_checks import cannot_render_here, is_unrenderable, no_window, without_human
 from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import (
     RAISED,
@@ -136,6 +136,8 @@ def check_render_modes(subject: Subject) -> None:
 def _render(subject: Subject, form: Form, mode: str) -> str | None:
     """Render after a reset and after a step; return a text if a package for rendering is missing, else ``None``."""
     what = f"{form.label}: render_mode={mode!r}"
+    if is_unrenderable(subject, mode):
+        return f"{what} cannot be tried here"
     with translated(f"{what} fails", "render() must answer after reset() and after step()"):
         try:
             with no_window(), form.open(render_mode=mode) as player, without_warnings(what, player.env):

@@ -25,6 +25,8 @@ from envweave_gym.testing.traces import Player, brief, same
 
 _MISSING = re.compile(r"DependencyNotInstalled|ModuleNotFoundError|No module named|GL|[Dd]isplay")
 """Names of exceptions and libraries in texts that say that there is no package or no display to render with."""
+ALL_MODES = "*"
+"""Stands for all modes of an environment: OpenGL that has failed once may end the process the next time."""
 FRESH = "return fresh arrays at every step, and to every agent its own (observation.copy())"
 
 
@@ -75,17 +77,14 @@ def check_render_changes_nothing(subject: Subject) -> None:
     ``human`` is left out: it opens a window, and draws at the speed of a human viewer.
     """
     subject.needs_determinism()
-    tried = [
-        _expect_only_read(subject, form, mode) for form in subject.stacks() for mode in _modes(subject, form)
-    ]
+    tried = [_expect_only_read(subject, form, mode) for form in subject.stacks() for mode in _modes(form)]
     if not any(tried):
         raise NotApplicable(f"{subject.name} has no render mode that can be tried here")
 
 
-def _modes(subject: Subject, form: Form) -> list[str]:
+def _modes(form: Form) -> list[str]:
     with form.open() as player:
-        modes = without_human(player.env.metadata.get("render_modes") or [])
-    return [mode for mode in modes if mode not in subject.unrenderable]
+        return without_human(player.env.metadata.get("render_modes") or [])
 
 
 def without_human(modes: Iterable[str]) -> list[str]:
@@ -101,14 +100,21 @@ def cannot_render_here(subject: Subject, mode: str, error: BaseException) -> boo
     missing = isinstance(error, DependencyNotInstalled | NotAvailable) or (
         subject.is_third_party and _MISSING.search(f"{type(error).__name__}: {error}") is not None
     )
-    if missing:  # a library that has failed once may end the process the next time
-        subject.unrenderable.add(mode)
+    if missing:
+        subject.unrenderable.add(ALL_MODES if "GL" in str(error) else mode)
     return missing
+
+
+def is_unrenderable(subject: Subject, mode: str) -> bool:
+    """Return whether an earlier check has found that this render mode cannot be tried here."""
+    return not subject.unrenderable.isdisjoint((mode, ALL_MODES))
 
 
 def _expect_only_read(subject: Subject, form: Form, mode: str) -> bool:
     """Fail if rendering changes the episode; return ``False`` if the packages for rendering are missing."""
     __tracebackhide__ = True
+    if is_unrenderable(subject, mode):
+        return False
     what = f"{form.label}: render_mode={mode!r}"
     with form.open() as player:
         unseen = player.play(SEED, MOVES)

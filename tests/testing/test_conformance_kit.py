@@ -367,6 +367,7 @@ def test_an_id_of_a_suite_in_a_python_of_its_own_is_of_another_package() -> None
 
 
 class NeedsOpenGL(broken.Walk):
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}
     rendered = 0
 
     def render(self) -> Any:
