@@ -266,6 +266,15 @@ def test_what_a_rule_has_found_is_no_finding_of_the_kit():
     assert known == ("finding of same_seed", ())
 
 
+def test_the_same_warnings_of_two_checks_are_one_finding_of_the_kit():
+    failed = (
+        "ConformanceError: X-v0: 2 of 9 checks fail\n- gymnasium_api: check_env warns: no array\n"
+        "- passive_api: the checker warns: no array\n- close_twice: it raises"
+    )
+    _, findings = try_kit("X-v0", {}, failing_with(failed), 10)
+    assert [one.rule for one in findings] == ["kit.gymnasium_api", "kit.close_twice"]
+
+
 def test_the_environments_of_a_suite_share_a_process_in_the_scripts_of_the_kit():
     scripts: list[str] = []
 

@@ -95,7 +95,7 @@ def try_kit(
     if verdict.kind == "raises" and failed is None and MISSING.search(verdict.text):
         return verdict.text, ()  # it cannot be made here: a missing package or argument
     sentences = [] if failed is None else ended.stderr[failed.end() :].split("\n- ")
-    checks = dict(_parsed(one) for one in sentences[1:])
+    checks = _with_causes_of_their_own(dict(_parsed(one) for one in sentences[1:]))
     earlier = [(check, rule) for check in checks for rule in _RULES_OF_CHECKS.get(check, ()) if rule in found]
     known = {check for check, _ in earlier}
     findings = [
@@ -111,6 +111,14 @@ def _parsed(sentence: str) -> tuple[str, str]:
     """Return the name of a check that failed, and why."""
     check, _, text = " ".join(sentence.split()).partition(": ")
     return check, text
+
+
+def _with_causes_of_their_own(checks: Mapping[str, str]) -> dict[str, str]:
+    """Leave out checks that report the same warnings as an earlier one; two of them run checkers of Gymnasium."""
+    seen: dict[str, str] = {}
+    for check, text in checks.items():
+        seen.setdefault(text.partition(" warns: ")[2] or text, check)
+    return {check: checks[check] for check in seen.values()}
 
 
 def _checked(check: str, text: str, given: Mapping[str, str], run: Run, deadline_s: float) -> Finding:
