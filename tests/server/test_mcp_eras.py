@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from json_clients import JsonClient
 
-from envweave_gym_server.protocols.mcp import agent_tools, harness_tools
+from envweave_gym_server.protocols.mcp import agent_tools, runner_tools
 
 COUNTER, ECHO, STATELESS = "envweave/Counter-v0", "envweave/Echo-v0", "2026-07-28"
 META = "io.modelcontextprotocol/protocolVersion"
@@ -123,7 +123,7 @@ def test_tools_that_cannot_be_built_are_one_error_of_each_request(
     def fails(_: Any) -> Any:
         raise RuntimeError("a bug of the schema")
 
-    for kind in (harness_tools.HarnessTools, agent_tools.AgentTools):
+    for kind in (runner_tools.RunnerTools, agent_tools.AgentTools):
         monkeypatch.setattr(kind, "toolset", fails)
     for method in ("initialize", "tools/list", "tools/call"):
         response = app.ask("POST", path, request(method))

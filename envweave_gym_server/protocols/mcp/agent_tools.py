@@ -24,8 +24,8 @@ from envweave_gym_server.protocols.json_calls import (
     step_dead_agents,
 )
 from envweave_gym_server.protocols.json_rpc import Json, Tool, ToolFailed
-from envweave_gym_server.protocols.mcp.harness_tools import MadeSession, agents_of, made_by_tool
 from envweave_gym_server.protocols.mcp.protocol_eras import Toolset
+from envweave_gym_server.protocols.mcp.runner_tools import MadeSession, agents_of, made_by_tool
 from envweave_gym_server.protocols.prompts import prompt_in
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.sessions.service import SessionService

@@ -14,12 +14,12 @@ from envweave_gym_server.protocols.current_app import TokenCheck, accept_tokens,
 from envweave_gym_server.protocols.json_rpc import PARSE_ERROR, Json, RpcError, error_of, is_response
 from envweave_gym_server.protocols.mcp.agent_tokens import AgentToken, AgentTokens
 from envweave_gym_server.protocols.mcp.agent_tools import AgentTools
-from envweave_gym_server.protocols.mcp.harness_tools import HarnessTools
 from envweave_gym_server.protocols.mcp.protocol_eras import Tools, is_stateless, reply_to
+from envweave_gym_server.protocols.mcp.runner_tools import RunnerTools
 from envweave_gym_server.protocols.rest.openapi import operation
 from envweave_gym_server.protocols.rest.schemas import client, json_response, received
 
-harness = Blueprint("mcp", __name__)
+runner = Blueprint("mcp", __name__)
 """``/mcp``, for a runner with the token of the server."""
 agents = Blueprint("mcp_agents", __name__)
 """``/mcp/SESSION``, for agents with tokens of their own."""
@@ -37,14 +37,14 @@ def register_mcp(
     ``has_password`` returns whether a request has the token in the way of those clients.
     """
     app.extensions[_TOKENS], app.extensions[_OPENENV] = AgentTokens(), openenv
-    app.register_blueprint(harness)
+    app.register_blueprint(runner)
     app.register_blueprint(agents)
     if has_password is not None:
-        accept_tokens(app, harness.name, has_password)
+        accept_tokens(app, runner.name, has_password)
     accept_tokens(app, agents.name, lambda: _agent_token() is not None)
 
 
-@harness.post("/mcp")
+@runner.post("/mcp")
 @operation(dict[str, Any], takes=dict[str, Any], refuses=(400, 404, 413))
 def mcp() -> Response:
     """Make, reset, step and close environments, by MCP's JSON-RPC."""
@@ -52,7 +52,7 @@ def mcp() -> Response:
     openenv = current_app.extensions[_OPENENV]
     if openenv is not None and _is_for_openenv(message):
         return json_response(openenv(message))
-    return _answered(message, HarnessTools(service(), _tokens(), _url_of, client()).toolset)
+    return _answered(message, RunnerTools(service(), _tokens(), _url_of, client()).toolset)
 
 
 @agents.post("/mcp/<session_id>")

@@ -157,7 +157,7 @@ def test_a_game_that_the_runner_ends_is_over_for_its_agents(app: JsonClient, run
 
 
 def test_an_agent_is_done_before_it_leaves_its_game(app: JsonClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = "envweave_gym_server.protocols.mcp.harness_tools.step_dead_agents"
+    tools = "envweave_gym_server.protocols.mcp.runner_tools.step_dead_agents"
     monkeypatch.setattr(tools, lambda *_: None)  # as a client of another protocol may leave it
     runner = Mcp(app)
     made = runner.call("make", id=POKER)
@@ -202,7 +202,7 @@ def test_a_token_works_in_no_later_session_with_the_same_id(app: JsonClient, mon
     app.post("/v1/sessions", create, 201, headers={"Authorization": f"Bearer {TOKEN}"})
     assert "has ended" in agent.refused("act", delta=1)
     app.state.sessions.close(made["session"])
-    again = "envweave_gym_server.protocols.mcp.harness_tools.uuid.uuid4"
+    again = "envweave_gym_server.protocols.mcp.runner_tools.uuid.uuid4"
     monkeypatch.setattr(again, lambda: type("Same", (), {"hex": made["session"]}))
     assert runner.call("make", id=COUNTER)["session"] == made["session"]
     runner.call("reset", session=made["session"])
@@ -286,7 +286,7 @@ def test_an_environment_that_cannot_be_made_leaves_no_session(
     def fails(*_: Any) -> Any:
         raise RuntimeError("no description")
 
-    monkeypatch.setattr("envweave_gym_server.protocols.mcp.harness_tools.description_of", fails)
+    monkeypatch.setattr("envweave_gym_server.protocols.mcp.runner_tools.description_of", fails)
     response = runner.send("tools/call", {"name": "make", "arguments": {"id": COUNTER}})
     assert response.json["error"]["code"] == -32603
     assert "no description" not in response.text  # a bug of the server, which its log has

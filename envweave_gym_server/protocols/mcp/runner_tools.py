@@ -1,4 +1,4 @@
-"""Tools of a runner (a *harness*) at ``/mcp``: make, reset, step and close environments."""
+"""Tools of a runner at ``/mcp``: make, reset, step and close environments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MadeSession:
         self.final_rewards[agent] = plain(info["earned"].get(agent, 0.0))
 
 
-class HarnessTools:
+class RunnerTools:
     """The tools ``make``, ``reset``, ``step`` and ``close`` for one request."""
 
     def __init__(
