@@ -34,7 +34,7 @@ from envweave_gym.providers.replica import is_healthy
 
 pytestmark = pytest.mark.trainers
 PEER = Path(__file__).parents[1] / "support" / "openenv_peer.py"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 200.0
 
 
 def sends_metadata() -> bool:

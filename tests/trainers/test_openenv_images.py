@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def default_ids() -> dict[str, str]:
 
 
 ACTIONS: dict[str, tuple[Action, ...]] = {
-    "envweave/Counter-v0": ({"action": {"delta": 3}},),
+    "envweave/Counter-v0": ({"action": {"delta": 5}},),
     "envweave/LineWorld-v0": ({"message": "right"},),
     "envweave/CodeFix-v0": ({"action": 1},),
     "envweave/Echo-v0": ({"message": "in a container"},),
@@ -64,17 +66,33 @@ def has_image(name: str) -> bool:
     return bool(there or os.environ.get("CI"))
 
 
-async def play(image: str, env_id: str) -> list[Any]:
-    """The results of an episode in a new container of an image."""
+def containers_of(image: str) -> set[str]:
+    command = ["docker", "ps", "--all", "--quiet", "--filter", f"ancestor={image}"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@contextmanager
+def removing_containers_of(image: str) -> Iterator[None]:
+    """Remove new containers that OpenEnv leaves: it gives `docker stop` no more time than that gives a container."""
+    before = containers_of(image)
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            yield
+    finally:
+        for container in containers_of(image) - before:
+            subprocess.run(["docker", "rm", "--force", container], capture_output=True, check=True)
+
+
+async def play(image: str, env_id: str, results: list[Any]) -> None:
+    """Play an episode in a new container of an image, and append its results."""
     env = await GenericEnvClient.from_docker_image(image)
     try:
-        results = [await env.reset(seed=1)]
+        results.append(await env.reset(seed=1))
         for action in ACTIONS[env_id]:
             results.append(await env.step(action))
         while env_id not in ENDLESS and not results[-1].done:
             assert len(results) < MOST_STEPS
             results.append(await env.step(ACTIONS[env_id][-1]))
-        return results
     finally:
         await env.close()
 
@@ -87,7 +105,9 @@ def test_an_image_plays_an_episode(name: str, env_id: str) -> None:
     image = f"envweave-{name}:openenv"
     if not has_image(image):
         pytest.skip(f"there is no {image}: run make images")
-    results = asyncio.run(play(image, env_id))
+    results: list[Any] = []
+    with removing_containers_of(image):
+        asyncio.run(play(image, env_id, results))
     seen = results[-1].observation
     match env_id:
         case "envweave/Echo-v0":
@@ -98,9 +118,9 @@ def test_an_image_plays_an_episode(name: str, env_id: str) -> None:
             assert results[-1].reward == 1.0
             assert seen["metadata"]["final_answer"] == "21"
         case "envweave/Counter-v0":
-            assert [one.reward for one in results[1:]] == [0.0, 0.0, 0.0, 1.0]
+            assert [one.reward for one in results[1:]] == [0.0, 1.0]
         case _:
-            assert seen["truncated"] is False
+            assert results[-1].done
 
 
 def test_each_image_has_a_test() -> None:
