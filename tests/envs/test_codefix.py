@@ -41,12 +41,17 @@ from envweave_gym.envs.codefix.generator import (
 from envweave_gym.episode.stream import stream_of
 
 ID = "envweave/CodeFix-v0"
-MANY = [generate(seed) for seed in range(20_000)]
 VARIANTS = [(m.template, m.operator, k) for m in MEANINGS for k in m.constants]
 
 
-def test_twenty_thousand_seeds_give_thousands_of_distinct_programs():
-    assert len({program.source() for program in MANY}) >= 15_000
+@pytest.fixture(scope="module")
+def many() -> list[Program]:
+    """The programs of the first 20,000 seeds."""
+    return [generate(seed) for seed in range(20_000)]
+
+
+def test_twenty_thousand_seeds_give_thousands_of_distinct_programs(many: list[Program]):
+    assert len({program.source() for program in many}) >= 15_000
 
 
 def test_there_are_millions_of_combinations():
@@ -56,26 +61,26 @@ def test_there_are_millions_of_combinations():
     assert {m.operator for m in MEANINGS} == set(OPERATORS)
 
 
-def test_programs_of_known_seeds_do_not_change():
+def test_programs_of_known_seeds_do_not_change(many: list[Program]):
     """A policy trained on this version must meet the same programs again: a change needs a new ID version."""
     assert generate(0).source() == (
         "def find_whole_part(x):\n"
         '    """Give back x divided by 8 and rounded down."""\n'
         "    return x % 8  # fix: %\n"
     )
-    learned = " ".join([*VOCABULARY, *(program.source() for program in MANY[:1000])])
+    learned = " ".join([*VOCABULARY, *(program.source() for program in many[:1000])])
     assert hashlib.sha256(learned.encode()).hexdigest()[:16] == "fec044a46aaad641"
 
 
-def test_the_reference_passes_and_the_program_as_shown_fails_when_executed():
-    for program in MANY[:4000]:
+def test_the_reference_passes_and_the_program_as_shown_fails_when_executed(many: list[Program]):
+    for program in many[:4000]:
         assert program.passes(program.operator)
         shown = execute(program.source(), program.function_name, program.cases())
         assert shown != program.expected()
 
 
-def test_the_broken_operator_is_plausible():
-    for program in MANY[:4000]:
+def test_the_broken_operator_is_plausible(many: list[Program]):
+    for program in many[:4000]:
         family = ARITHMETIC if program.operator in ARITHMETIC else COMPARISON
         assert program.broken in family
         assert program.source().count(f"  # fix: {program.broken}\n") == 1
@@ -97,29 +102,29 @@ def test_returned_values_belong_to_the_caller():
         assert isinstance(program.results(program.operator), tuple)
 
 
-def test_no_operator_is_right_too_often():
+def test_no_operator_is_right_too_often(many: list[Program]):
     right = Counter(
         operator
-        for p in MANY
+        for p in many
         for operator, passes in zip(OPERATORS, passing(p.template, p.operator, p.constant), strict=True)
         if passes
     )
-    asked = Counter(program.operator for program in MANY)
+    asked = Counter(program.operator for program in many)
     for counts in (right, asked):
         assert set(counts) == set(OPERATORS)
-        assert max(counts.values()) < 0.3 * len(MANY)
-        assert min(counts.values()) > 0.04 * len(MANY)
+        assert max(counts.values()) < 0.3 * len(many)
+        assert min(counts.values()) > 0.04 * len(many)
 
 
-def test_always_answering_with_another_operator_of_the_shown_family_is_no_good_policy():
-    shown = Counter((program.broken, program.operator) for program in MANY)
+def test_always_answering_with_another_operator_of_the_shown_family_is_no_good_policy(many: list[Program]):
+    shown = Counter((program.broken, program.operator) for program in many)
     best = Counter[str]()
     for (broken, _), count in shown.items():
         best[broken] = max(best[broken], count)
-    assert sum(best.values()) < 0.35 * len(MANY)
+    assert sum(best.values()) < 0.35 * len(many)
 
 
-def test_name_and_docstring_decide_the_operator():
+def test_name_and_docstring_decide_the_operator(many: list[Program]):
     asked: dict[tuple[str, str, str], set[str]] = {}
     for meaning in MEANINGS:
         for docstring in meaning.docstrings:
@@ -127,7 +132,7 @@ def test_name_and_docstring_decide_the_operator():
                 asked.setdefault((meaning.template, docstring, name), set()).add(meaning.operator)
     assert all(len(operators) == 1 for operators in asked.values())
     by_docstring: dict[tuple[str, str], str] = {}
-    for program in MANY:
+    for program in many:
         said = by_docstring.setdefault((program.template, program.docstring), program.operator)
         assert said == program.operator
 
@@ -174,7 +179,7 @@ def test_operators_that_pass_the_tests_do_the_same_elsewhere():
     assert {("pick", ">", ">="), ("limit", "<", "<="), ("multiple", "==", "<=")} <= others
 
 
-def test_programs_are_clean_python():
+def test_programs_are_clean_python(many: list[Program]):
     reserved = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)} - {"_"}
     for meaning in MEANINGS:
         assert not reserved & set(meaning.function_names)
@@ -182,7 +187,7 @@ def test_programs_are_clean_python():
             assert len(set(names.values())) == len(names)
             assert not reserved & set(names.values())
             assert "result" not in names.values()
-    for program in MANY[:2000]:
+    for program in many[:2000]:
         function = ast.parse(program.source()).body[0]
         assert isinstance(function, ast.FunctionDef)
         assert function.name == program.function_name
@@ -190,16 +195,16 @@ def test_programs_are_clean_python():
         assert len(program.source()) <= MAX_SOURCE
 
 
-def test_executing_does_not_depend_on_names_and_wording():
-    for program in MANY[:300]:
+def test_executing_does_not_depend_on_names_and_wording(many: list[Program]):
+    for program in many[:300]:
         for operator in OPERATORS:
             assert program.results(operator) == outputs(program.template, operator, program.constant)
 
 
-def test_every_program_is_tokenized_without_loss():
+def test_every_program_is_tokenized_without_loss(many: list[Program]):
     assert len(set(VOCABULARY)) == len(VOCABULARY) < 400
     ends = np.cumsum(WIDTHS)
-    for program in MANY[:3000]:
+    for program in many[:3000]:
         tokens = tokenize(program.source())
         assert VOCABULARY.index("<unknown>") not in tokens
         signature, docstring, body = np.split(tokens, ends[:-1])
@@ -382,7 +387,7 @@ def test_vectors_with_other_observations_are_single_environments_in_turn(observa
     assert tuple(sources) == (generate(1).source(), generate(2).source())
 
 
-def test_held_out_seeds_are_other_programs():
-    trained = {program.source() for program in MANY}
+def test_held_out_seeds_are_other_programs(many: list[Program]):
+    trained = {program.source() for program in many}
     held_out = [generate(seed).source() for seed in range(10**9, 10**9 + 2000)]
     assert sum(source in trained for source in held_out) < 0.02 * len(held_out)
