@@ -20,7 +20,7 @@ OPENENV := core=envweave/Counter-v0 lineworld=envweave/LineWorld-v0 codefix=envw
 	codeact=envweave/CodeAct-v0 coding=envweave/Coding-v0 repl=envweave/REPL-v0
 BUILD ?= docker build --quiet
 
-.PHONY: demo test coverage lint type bench docs trainers floor peer images cluster-test clean
+.PHONY: demo test coverage lint type bench docs trainers $(TRAINERS:%=trainers-%) floor peer images cluster-test clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m envweave_gym.training.lineworld
@@ -56,10 +56,11 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
 # openenv and openenv_core are two releases of OpenEnv, with two of MCP, in which the same tests run.
-trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
-	for name in $(TRAINERS); do \
-		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$${name%_core}*.py || exit 1; \
-	done
+# With --jobs=2 one installs or waits while another computes. The cache of `make test` stays as it is.
+trainers: $(TRAINERS:%=trainers-%)
+
+$(TRAINERS:%=trainers-%): trainers-%: .venv-trainers/%/.ready
+	.venv-trainers/$*/bin/python -m pytest -m trainers -p no:cacheprovider tests/trainers/test_$(*:_core=)*.py
 
 # The images of docker/Dockerfile; BUILD="docker build --network host" where only the machine itself reaches the network.
 images:
