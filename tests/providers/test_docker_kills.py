@@ -21,7 +21,7 @@ from envweave_gym.envs.toy.counter import CounterEnv
 from envweave_gym.episode.stream import stream_of
 
 __all__ = ["client"]
-CONTAINERS, ROWS, SECONDS = 8, 32, 20
+CONTAINERS, ROWS, SECONDS = 5, 32, 10
 MEMORY = 257 << 20
 COUNTER, TARGET = "envweave/Counter-v0", 1_000_000
 
@@ -60,7 +60,7 @@ def test_a_container_killed_every_second_is_its_rows_loss_alone(client: Any) -> 
         rollout.step()
     killer.join()
     assert len(killed) >= SECONDS // 2
-    assert rollout.lost >= 3 * ROWS  # one that was still starting has no rows to lose
+    assert rollout.lost >= 2 * ROWS  # one that was still starting has no rows to lose
     rollout.play_until_whole()
     reported = f"{rollout.steps} steps, {len(killed)} kills, {rollout.lost} rows lost"
     print(f"{reported}, slowest step {rollout.slowest:.1f} s")
