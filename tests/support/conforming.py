@@ -18,6 +18,14 @@ _PROGRAMS = ("CodeAct", "Coding", "REPLTeam")
 _DATA = ("GSM8K", "GSM8KMCQ", "SWEBenchLiteLocMCQ", "SWEBenchLitePatch")
 FEW = (*IN_PROCESSES, *(f"envweave/{name}-v0" for name in ("KuhnPoker", *_PROGRAMS, *_DATA)))
 """Those that are tried where each takes long: a plain one, a game, and all over programs or data sets."""
+WHOLE = (*IN_PROCESSES, "envweave/KuhnPoker-v0", "envweave/CodeAct-v0")
+"""Those that all checks try on such a backend: one of each kind. On ``backend="subprocess"``, whose messages and
+sessions are the same, all checks try every ID; so few checks show that the others are played there, too."""
+SHORT = (
+    *("gymnasium_api", "aec_api", "parallel_api", "same_seed_same_trace", "invalid_actions_change_nothing"),
+    *("stream_is_well_formed", "game_stream_is_well_formed", "vector_equals_single"),
+)
+"""The checks of the others."""
 
 
 def elsewhere(
@@ -28,14 +36,20 @@ def elsewhere(
     return [(one, subject_of(one, start_methods=methods[one], **where)) for one in methods]
 
 
-def every_check(subjects: Sequence[tuple[str, Subject]]) -> pytest.MarkDecorator:
-    """Give a test ``subject`` and ``check`` for all of these, by what they are called."""
+def every_check(
+    subjects: Sequence[tuple[str, Subject]], whole: Sequence[str] | None = None
+) -> pytest.MarkDecorator:
+    """Give a test ``subject`` and ``check`` for all of these, by what they are called.
+
+    Subjects that are not in ``whole``, if it is given, are tried by the checks in :data:`SHORT` alone.
+    """
     return pytest.mark.parametrize(
         ("subject", "check"),
         [
             pytest.param(subject, check, id=f"{label}-{name_of(check)}")
             for label, subject in subjects
             for check in checks_of(subject)
+            if whole is None or label in whole or name_of(check) in SHORT
         ],
     )
 

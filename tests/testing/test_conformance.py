@@ -6,11 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import every_check, kept_open, run
+from conforming import IN_PROCESSES, SHORT, every_check, kept_open, run
 
 from envweave_gym.registry.catalog import cards
-from envweave_gym.testing import Subject, check_async_equals_single, subject_of
-from envweave_gym.testing.runs import Check
+from envweave_gym.testing import (
+    GAME_CHECKS,
+    GYM_CHECKS,
+    Subject,
+    check_async_equals_single,
+    subject_of,
+)
+from envweave_gym.testing.runs import Check, name_of
 
 SUBJECTS = [subject_of(env_id) for env_id, card in cards().items() if card.is_self_contained]
 OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
@@ -45,11 +51,17 @@ def test_registered_id_conforms(subject: Subject, check: Check) -> None:
     run(check, subject)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("env_id", [subject.name for subject in SUBJECTS if not subject.is_game])
+FRESH = [(subject.name, "spawn") for subject in SUBJECTS if not subject.is_game]
+
+
+@pytest.mark.parametrize(("env_id", "method"), [*FRESH, *((env_id, "forkserver") for env_id in IN_PROCESSES)])
 def test_async_vector_equals_single_in_a_fresh_process(env_id: str, method: str) -> None:
     run(check_async_equals_single, subject_of(env_id, start_methods=(method,)))
 
 
 def test_the_table_is_not_empty() -> None:
     assert {subject.is_game for subject in SUBJECTS} == {False, True}
+
+
+def test_the_checks_of_slow_backends_are_checks() -> None:
+    assert {*SHORT} <= {name_of(check) for check in (*GYM_CHECKS, *GAME_CHECKS)}

@@ -1,4 +1,4 @@
-"""Every ID of the table keeps every rule of the conformance kit in a container, too."""
+"""Every ID of the table keeps the rules of the conformance kit in a container, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import elsewhere, every_check, kept_open, run
+from conforming import WHOLE, elsewhere, every_check, kept_open, run
 from engines import client, ours
 
 from envweave_gym.registry.catalog import cards
@@ -26,7 +26,7 @@ def containers(client: Any) -> Iterator[None]:
     assert ours(client) == []
 
 
-@every_check(SUBJECTS)
+@every_check(SUBJECTS, WHOLE)
 def test_registered_id_conforms_in_a_container(subject: Subject, check: Check) -> None:
     run(check, subject)
 

@@ -1,4 +1,4 @@
-"""IDs of every kind keep every rule of the conformance kit in Pods, too.
+"""IDs of every kind keep the rules of the conformance kit in Pods, too.
 
 The API server is the stand-in of ``kubernetes_api.py``, whose Pods are servers in processes of this machine,
 or with ``make cluster-test`` a real one.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conforming import FEW, elsewhere, every_check, kept_open, run
+from conforming import FEW, WHOLE, elsewhere, every_check, kept_open, run
 from kubernetes_api import SERVER, KubernetesApi
 from kubernetes_clusters import here
 from kubernetes_real import real_cluster
@@ -41,7 +41,7 @@ def pod(here: KubernetesApi, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield
 
 
-@every_check(SUBJECTS)
+@every_check(SUBJECTS, WHOLE)
 def test_registered_id_conforms_in_a_pod(subject: Subject, check: Check) -> None:
     run(check, subject)
 

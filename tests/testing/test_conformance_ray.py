@@ -1,4 +1,4 @@
-"""IDs of every kind keep every rule of the conformance kit in Ray actors, too."""
+"""IDs of every kind keep the rules of the conformance kit in Ray actors, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import FEW, elsewhere, every_check, kept_open, run
+from conforming import FEW, WHOLE, elsewhere, every_check, kept_open, run
 from ray_clusters import cluster
 
 import envweave_gym as ew
@@ -26,7 +26,7 @@ def actor(cluster: Any) -> Iterator[None]:
         yield
 
 
-@every_check(SUBJECTS)
+@every_check(SUBJECTS, WHOLE)
 def test_registered_id_conforms_in_an_actor(subject: Subject, check: Check) -> None:
     run(check, subject)
 
