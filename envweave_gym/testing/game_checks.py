@@ -203,12 +203,19 @@ def _render_test(form: Form, env: Any, tried: list[str]) -> None:
 
 
 def check_aec_and_parallel_agree(subject: Subject) -> None:
-    """Check that with one seed and the same actions every agent's return is the same in the AEC and parallel forms."""
+    """Check that with one seed and the same actions every agent's return is the same in the AEC and parallel forms.
+
+    Episodes that do not end in both forms are left out: the AEC form has not told the rewards of the last round yet.
+    """
     subject.needs_determinism()
+    compared = 0
     forms = [subject.stack("aec"), subject.stack("parallel")]
     with forms[0].open() as turns, forms[1].open() as rounds:
         for seed in MANY_SEEDS:
             (acted, earned), (acted_too, earned_too) = (_totals(player, seed) for player in (turns, rounds))
+            if not (turns.over and rounds.over):
+                continue
+            compared += 1
             what = f"{subject.name}, seed {seed}: the AEC and the parallel form"
             advice = "make one form from the other (TurnBasedParallel, parallel_to_aec)"
             if not same(acted, acted_too):
@@ -216,6 +223,8 @@ def check_aec_and_parallel_agree(subject: Subject) -> None:
             for agent in {*earned, *earned_too}:
                 if not np.isclose(earned[agent], earned_too[agent], rtol=1e-6, atol=1e-9, equal_nan=True):
                     refuse(f"{what} pay {agent} {earned[agent]} and {earned_too[agent]}", advice)
+    if not compared:
+        raise NotApplicable(f"{subject.name} has no episode that ends within {CYCLES} rounds")
 
 
 def _totals(player: Player, seed: int) -> tuple[dict[str, list[Any]], dict[str, float]]:

@@ -266,6 +266,17 @@ def test_what_a_rule_has_found_is_no_finding_of_the_kit():
     assert known == ("finding of same_seed", ())
 
 
+def test_a_kit_that_takes_too_long_is_no_finding(tmp_path: Path):
+    def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
+        return Ended(None, "deadline")
+
+    outcome, findings = try_kit("Toy-v0", {}, run, 10)
+    assert not findings
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        atlas.add(IdRecord("toys", "Toy-v0", "gym", {"kit": outcome}))
+        assert "the kit on 1 IDs such as `Toy-v0`: its checks do not end within 50 s" in page(atlas)
+
+
 def test_the_same_warnings_of_two_checks_are_one_finding_of_the_kit():
     failed = (
         "ConformanceError: X-v0: 2 of 9 checks fail\n- gymnasium_api: check_env warns: no array\n"

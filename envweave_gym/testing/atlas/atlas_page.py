@@ -69,6 +69,7 @@ def page(atlas: Atlas, heading: str = "#") -> str:
     notes = _items((one.suite, one.note) for one in suites)
     parts = [_table(suites, records), *(["\n".join(notes)] if notes else []), *_sections(records, heading)]
     left_out = [*_items((one.suite, one.unavailable) for one in suites), *_unavailable(records)]
+    left_out += _without_kit(records)
     if left_out:
         parts += [f"{heading}# Not tried", "\n".join(left_out)]
     return "\n\n".join(parts) + "\n"
@@ -165,6 +166,19 @@ def _unavailable(records: Sequence[IdRecord]) -> list[str]:
     return [
         _wrapped(f"- **{suite}**, {len(ones)} IDs such as `{ones[0].id}`: {_plain(ones[0].unavailable)}")
         for (suite, _), ones in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
+    ]
+
+
+def _without_kit(records: Sequence[IdRecord]) -> list[str]:
+    """Return items about the IDs on which the kit was run without a result, by suite and reason."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in records:
+        outcome = one.outcomes.get(KIT, "passed")
+        if outcome != "passed" and not outcome.startswith("finding"):
+            found[one.suite, outcome].append(one.id)
+    return [
+        _wrapped(f"- **{suite}**, the kit on {len(ids)} IDs such as `{ids[0]}`: {_plain(outcome)}")
+        for (suite, outcome), ids in sorted(found.items())
     ]
 
 

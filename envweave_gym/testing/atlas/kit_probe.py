@@ -91,6 +91,8 @@ def try_kit(
         return "passed", ()
     if verdict.text == TOO_LARGE:
         return TOO_LARGE, ()
+    if verdict.kind == "hangs":  # a call that hangs fails a check; all checks together may just take long
+        return f"its checks do not end within {deadline_s:g} s of processor time", ()
     failed = _FAILED.search(ended.stderr)
     if verdict.kind == "raises" and failed is None and MISSING.search(verdict.text):
         return verdict.text, ()  # it cannot be made here: a missing package or argument
