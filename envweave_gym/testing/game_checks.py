@@ -205,7 +205,7 @@ def _render_test(form: Form, env: Any, tried: list[str]) -> None:
 def check_aec_and_parallel_agree(subject: Subject) -> None:
     """Check that with one seed and the same actions every agent's return is the same in the AEC and parallel forms.
 
-    Episodes that do not end in both forms are left out: the AEC form has not told the rewards of the last round yet.
+    Episodes that do not end in both forms are left out: the AEC form does not say the rewards of its last round.
     """
     subject.needs_determinism()
     compared = 0
