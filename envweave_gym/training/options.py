@@ -145,16 +145,23 @@ def run_demo(train: Callable[[Any], Any], options: Any) -> int:
     """
     # Its last garbage collections would visit all objects of torch and transformers: seconds on a busy machine.
     atexit.register(gc.freeze)
+    before = _metrics_written(options)
     try:
         train(options)
     except KeyboardInterrupt as stop:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # it ends anyway, without a traceback
-        print(
-            "; ".join(["\nstopped early; the metrics so far are written", *map(str, stop.args)]),
-            file=sys.stderr,
-        )
+        written = ["the metrics so far are written"] if _metrics_written(options) != before else []
+        print("; ".join(["\nstopped early", *written, *map(str, stop.args)]), file=sys.stderr)
         return 130
     except (EnvweaveError, ConnectionError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidArgument | UnknownEnvironment) else 1
     return 0
+
+
+def _metrics_written(options: CommonOptions) -> int:
+    """Return when the metrics of the run were written last, in nanoseconds; 0 if they never were."""
+    try:
+        return (options.folder / "metrics.jsonl").stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -16,15 +16,33 @@ from envweave_gym.os_support.process_local import in_forked_child
 FILE = "run.lock"
 
 
+def made_by(folder: Path) -> list[Path]:
+    """Make a folder with its parents, and return those that were missing, the innermost first."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the innermost first, as far as they are empty."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
 class RunLock:
-    """Context manager that holds the lock of a folder; the file is removed at the end."""
+    """Context manager that holds the lock of a folder; the file is removed at the end.
+
+    So is a folder that it has made, if nothing was written there.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         """Lock the folder, which is made if it is missing; raise ``InvalidArgument`` if another run has it."""
         self._path = Path(folder) / FILE
         self._lock: int | None = None
+        self._made: list[Path] = []
         try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
+            self._made = made_by(Path(folder))
             self._lock = try_lock(self._path)
             if self._lock is not None:
                 os.ftruncate(self._lock, 0)
@@ -52,6 +70,7 @@ class RunLock:
         if lock is not None:
             self._path.unlink(missing_ok=True)
             unlock(lock)
+            remove_empty(self._made)
 
     def _forget(self) -> None:
         """Close the descriptor in a forked child, which would hold the lock after its owner's end."""

@@ -7,14 +7,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, need
-from envweave_gym.training.run_lock import RunLock
+from envweave_gym.training.run_lock import RunLock, made_by, remove_empty
 
 
 class NotWritten(EnvweaveError):
@@ -40,22 +40,28 @@ class RunMetrics:
         *,
         resume: bool = False,
         lock: RunLock | None = None,
+        replacing: Callable[[], Any] | None = None,
+        report: Callable[[str], Any] = lambda line: print(line, file=sys.stderr),
     ) -> None:
         """Create the folder and the file; ``curves`` are the metrics to draw, each in its own panel.
 
         ``resume`` goes on with the rows of an earlier run instead of replacing them. A folder that cannot be
         written to raises an error here, before the training. Without ``lock``, the one that the caller holds on the
         folder, one is held in the ``with`` block.
+
+        The rows of an earlier run stay until the first row is written. ``replacing`` is called before that, to remove
+        its other files, and ``report`` with a line about it.
         """
         need("matplotlib", "demo", "drawing metrics.png")
         self.folder = Path(folder)
         self._path = self.folder / "metrics.jsonl"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            made = made_by(self.folder)
             is_new = not self._path.exists()
             self._path.open("a").close()  # tries to write, and leaves an earlier run as it is
             if is_new:
                 self._path.unlink()  # the run may be refused yet
+            remove_empty(made)
         except OSError as error:
             problem = error.strerror or str(error)
             raise InvalidArgument(
@@ -65,6 +71,8 @@ class RunMetrics:
         self._curves = curves
         self._file: TextIO | None = None
         self._resume = resume
+        self._replacing, self._report = replacing, report
+        self._is_open = False
         self._lock = lock
         self._own_lock: RunLock | None = None
         self._started = time.perf_counter()
@@ -86,11 +94,24 @@ class RunMetrics:
     def _begin(self) -> None:
         if self._resume and self._path.exists():
             self.rows = _rows_in(self._path)
-        elif self._path.exists():
-            print(f"replacing the earlier run in {self.folder}; another --run retains both", file=sys.stderr)
         before = self.rows[-1]["seconds"] if self.rows else 0.0
         self._started = time.perf_counter() - before
-        self.keep(len(self.rows))
+        self._is_open = True
+        if self._resume:
+            self._rewrite()
+
+    @property
+    def replaces_earlier(self) -> bool:
+        """Whether the first row is still to be written, and will replace an earlier run."""
+        return self._file is None and self._path.exists()
+
+    def _replace_earlier(self) -> None:
+        """Begin the file; what an earlier run has written is there until now."""
+        if self.replaces_earlier:
+            self._report(f"replacing the earlier run in {self.folder}; another --run retains both")
+        if self._replacing is not None:
+            self._replacing()
+        self._rewrite()
 
     def _unlock(self) -> None:
         if self._own_lock is not None:
@@ -98,9 +119,13 @@ class RunMetrics:
 
     def keep(self, count: int) -> None:
         """Drop all rows but the first ``count``: training goes on from an earlier state."""
-        if self._file is not None:
-            self._file.close()
         del self.rows[count:]
+        if self._file is not None:  # else there are no rows yet
+            self._file.close()
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Write all rows to a new file, which stays open."""
         scratch = self._path.with_name(f"{self._path.name}.new")
         lines = [json.dumps(row, allow_nan=False) + "\n" for row in self.rows]
         with writing(self._path):
@@ -110,13 +135,16 @@ class RunMetrics:
 
     def sync(self) -> None:
         """Wait until the rows are on the disk: what is written after this never knows more updates than they do."""
-        assert self._file is not None, "sync() belongs inside the with block"
+        assert self._file is not None, "sync() belongs after a write()"
         with writing(self._path):
             os.fsync(self._file.fileno())
 
     def write(self, **values: float | str) -> None:
         """Append the metrics of one update; numbers that are not finite, which JSON cannot hold, become ``None``."""
-        assert self._file is not None, "write() belongs inside the with block"
+        assert self._is_open, "write() belongs inside the with block"
+        if self._file is None:
+            self._replace_earlier()
+        assert self._file is not None
         finite = {name: value if _is_writable(value) else None for name, value in values.items()}
         row = {"update": len(self.rows), **finite, "seconds": round(self.seconds, 3)}
         self.rows.append(row)
@@ -127,6 +155,7 @@ class RunMetrics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_open = False
         try:
             if self._file is not None:
                 with writing(self._path):  # closing tries again to write what a full disk has refused

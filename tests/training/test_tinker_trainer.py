@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -486,3 +487,49 @@ def test_a_file_that_cannot_be_written_is_named_after_the_table_with_the_weights
     assert f"error: {chosen.folder / name} cannot be written: No space left on device\n" in printed.err
     if name != "metrics.jsonl":  # which is refused before anything is learned
         assert "tinker://all/sampler_weights/final" in printed.out
+
+
+@pytest.mark.parametrize("place", ["tokenizer", "evaluation", "interrupt"])
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_run_that_fails_before_its_first_row_leaves_an_earlier_one_as_it_is(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    chosen = options(tmp_path, save_every=1)
+    grpo.train(ID, chosen)
+    before = {path.name: path.read_bytes() for path in chosen.folder.iterdir()}
+
+    def failing(*args: Any) -> Any:
+        if place == "interrupt":
+            sigint()
+        raise NotAvailable("it cannot be loaded")
+
+    what, name = (Learned, "tokenizer") if place == "tokenizer" else (grpo.Trainer, "evaluate")
+
+    def train(chosen: TinkerOptions) -> None:
+        grpo.train(ID, chosen)
+
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(what, name, failing)
+        assert run_demo(train, chosen) == (130 if place == "interrupt" else 1)
+    printed = capsys.readouterr().err
+    assert "replacing" not in printed
+    assert "are written" not in printed
+    assert {path.name: path.read_bytes() for path in chosen.folder.iterdir()} == before
+    assert grpo.train(ID, replace(chosen, resume=True, episodes=12))["updates"] == 3
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_run_that_fails_before_its_first_row_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def failing(*args: Any) -> Any:
+        raise NotAvailable("it cannot be loaded")
+
+    out = tmp_path / "runs"
+    with pytest.raises(InvalidArgument, match=r"has no state\.json"):
+        grpo.train(ID, options(out, run="nonexistent", resume=True))
+    monkeypatch.setattr(Learned, "tokenizer", failing)
+    with pytest.raises(NotAvailable):
+        grpo.train(ID, options(out))
+    assert not out.exists()

@@ -15,7 +15,7 @@ from typing import Any, Self
 import envweave_gym
 from envweave_gym.chat import ChatGame, ChatRules
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, need, shown
-from envweave_gym.training.run_lock import RunLock
+from envweave_gym.training.run_lock import RunLock, remove_empty
 from envweave_gym.training.run_metrics import NotWritten, RunMetrics, summary
 from envweave_gym.training.tinker.connection import Connection, ServerLost
 from envweave_gym.training.tinker.interrupts import interrupt_at_end
@@ -75,7 +75,14 @@ class TrainingRun(ABC):
         self.state = RunState(settings=settings)
         with contextlib.ExitStack() as opening:
             lock = opening.enter_context(RunLock(options.folder))
-            self.log = RunMetrics(options.folder, self.curves, resume=options.resume, lock=lock)
+            self.log = RunMetrics(
+                options.folder,
+                self.curves,
+                resume=options.resume,
+                lock=lock,
+                replacing=lambda: RunState.remove(options.folder),
+                report=self._report,
+            )
             if options.resume:
                 defaults = defaults_of(options)
                 self.state = RunState.load(options.folder, settings, defaults=defaults, only_plays=only_plays)
@@ -109,6 +116,7 @@ class TrainingRun(ABC):
             raise InvalidArgument(f"--local has no model {shown(name)}; there are {there_are}")
         arguments = [LOCAL_MODELS[name], *["--deterministic"] * self.options.deterministic]
         folder = self.options.folder / "checkpoints"
+        opening.callback(remove_empty, [folder])
         return opening.enter_context(LocalServer(*arguments, folder=folder, report=self._report))
 
     def _rollouts(self, opening: contextlib.ExitStack, arguments: dict[str, Any]) -> Rollouts:
@@ -162,8 +170,6 @@ class TrainingRun(ABC):
         result: dict[str, Any] = {}
         try:
             with self.log, self._progress() as self.bar:
-                if not self.options.resume:
-                    RunState.remove(self.options.folder)
                 result = self._to_the_end()
         except NotWritten:  # what was learned is on the server, and the table says where
             try:
@@ -209,7 +215,7 @@ class TrainingRun(ABC):
     def _stop(self) -> str:
         """Save a checkpoint if the server answers soon; return from which update the run can go on."""
         is_saved = self.state.checkpoints and self.state.update == self.updates
-        if self._is_consistent and not is_saved:
+        if self._is_consistent and not is_saved and not self.log.replaces_earlier:
             self._report("saving a checkpoint; Ctrl-C again ends without it")
             if failure := failure_within(self._checkpoint_at_stop, STOP_S):
                 self._report(f"no checkpoint of update {self.updates} was saved: {failure}")
