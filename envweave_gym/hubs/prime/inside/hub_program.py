@@ -1,7 +1,7 @@
 """Program that plays the episodes of one hub package: the library evaluates one task at a time.
 
 It is run by path in the package's virtual environment, where this package is not installed. Its argument is the
-descriptor of a socket to its owner (``episodes.py``).
+descriptor of a socket to its owner (``episode_server.py``).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def main() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[_NAME] = package
     spec.loader.exec_module(package)
-    episodes = importlib.import_module(f"{_NAME}.episodes")
+    server = importlib.import_module(f"{_NAME}.episode_server")
     with suppress(asyncio.CancelledError):
-        asyncio.run(episodes.serve(connection))
+        asyncio.run(server.serve(connection))
 
 
 if __name__ == "__main__":
