@@ -44,6 +44,8 @@ _LEASE_TIMEOUT_S = 60.0
 _TRIES = 3
 _DAY_S = 86400.0
 _MARKER = "envweave.json"
+_MOST_LISTED = 6
+"""Requirements in a message; the pins of a hub package may be a hundred."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -216,8 +218,10 @@ def _needs_consent(spec: VenvSpec, command: str | None) -> NotAvailable:
 
 
 def _listed(spec: VenvSpec) -> str:
-    """Return the requirements for a message, without user names and passwords in URLs."""
-    return ", ".join(map(without_credentials, spec.requirements))
+    """Return the first requirements for a message, without user names and passwords in URLs."""
+    lines = [without_credentials(line) for line in spec.requirements]
+    more = len(lines) - _MOST_LISTED
+    return ", ".join([*lines[:_MOST_LISTED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def add_command(name: str, requirements: Sequence[str], python: str | None, *options: str) -> str:
