@@ -37,7 +37,7 @@ _BACKLOG = 128
 # Waking a process up on another, idle core takes longer than a step of a small environment (37 us a step, 14 with
 # polling). Polling cannot succeed where both processes share a core, or where the peer computes for longer; so after
 # a failure many frames are waited for without it, which keeps its cost below 1 us a frame. It holds no lock.
-_POLL_S = 100e-6
+POLL_S = 100e-6
 _UNPOLLED = 100
 """The number of frames that are not polled for after polling has failed."""
 
@@ -49,9 +49,12 @@ class FrameTooLarge(ConnectionError):
 class FramedSocket(TimedSocket):
     """One end of a connection that sends and receives whole frames."""
 
-    def __init__(self, connected: socket.socket, largest: int = LARGEST_FRAME) -> None:
+    def __init__(
+        self, connected: socket.socket, largest: int = LARGEST_FRAME, poll_s: float = POLL_S
+    ) -> None:
+        """``poll_s``: seconds that :meth:`receive` polls for a frame before it sleeps, while polling succeeds."""
         super().__init__(connected)
-        self._largest = largest
+        self._largest, self._poll_s = largest, poll_s
         self._incoming: SharedMemory | None = None
         self._outgoing: SharedMemory | None = None
         self._missing = 0
@@ -124,7 +127,7 @@ class FramedSocket(TimedSocket):
         if self._unpolled:
             self._unpolled -= 1
             return receive(SHARED_FRAME)
-        until = monotonic() + _POLL_S
+        until = monotonic() + self._poll_s
         while monotonic() < until:
             try:
                 return receive(SHARED_FRAME, socket.MSG_DONTWAIT)

@@ -121,7 +121,7 @@ def _vector(call: MakeCall, num_envs: int, parts: _Parts) -> Any:
         make = partial(suite_env, launch, stack, parts.spec_of)
         return vector_of_singles(launch.name, make, num_envs, how, options, group)
     count = min(num_envs, parts.processes or max(2, os.cpu_count() or 1))
-    processes = [shared_process(launch.folder) for _ in range(count)]
+    processes = [shared_process(launch.folder, is_lone=count == 1) for _ in range(count)]
     sessions = [SuiteSession(launch, processes[row % count]) for row in range(num_envs)]
     try:
         begun = [one.begin_open() for one in sessions]

@@ -54,13 +54,16 @@ class Launch:
 class SharedProcess:
     """Holder of one process that several environments share; a process that has ended is replaced."""
 
-    def __init__(self, *, stays: bool = False) -> None:
-        """``stays`` keeps the process between its last environment and the next, until :meth:`close`."""
-        self._lock, self._users, self._stays = threading.Lock(), 0, stays
+    def __init__(self, *, stays: bool = False, is_lone: bool = False) -> None:
+        """``stays`` keeps the process between its last environment and the next, until :meth:`close`.
+
+        ``is_lone`` says that its environment is no row of a vector.
+        """
+        self._lock, self._users, self._stays, self._is_lone = threading.Lock(), 0, stays, is_lone
         self._process: SuiteProcess | None = None
 
     def __reduce__(self) -> Any:
-        return SharedProcess, ()
+        return _empty_holder, (self._is_lone,)
 
     def close(self) -> None:
         """End the process if no environment uses it, and else with its last one."""
@@ -75,7 +78,7 @@ class SharedProcess:
         """Return the running process for one more user, or start one."""
         with self._lock:
             if self._process is None or not self._process.is_alive:
-                self._process, self._users = SuiteProcess(environment, name), 0
+                self._process, self._users = SuiteProcess(environment, name, is_lone=self._is_lone), 0
             self._users += 1
             return self._process
 
@@ -112,11 +115,15 @@ def one_process() -> Generator[None]:
             process.close()
 
 
-def shared_process(folder: Path) -> SharedProcess:
+def shared_process(folder: Path, *, is_lone: bool = False) -> SharedProcess:
     """Return a holder of a process of the suite in this folder; within :func:`one_process` always the same one."""
     if _processes is None:
-        return SharedProcess()
+        return SharedProcess(is_lone=is_lone)
     return _processes.setdefault(folder, SharedProcess(stays=True))
+
+
+def _empty_holder(is_lone: bool) -> SharedProcess:
+    return SharedProcess(is_lone=is_lone)
 
 
 class SuiteSession:
@@ -127,7 +134,7 @@ class SuiteSession:
         self.launch = launch
         for argument, value in launch.kwargs.items():
             check_sendable(launch.name, f"{argument}={shown(value)}", value)
-        self._shared = shared or shared_process(launch.folder)
+        self._shared = shared or shared_process(launch.folder, is_lone=True)
         self._environment: VirtualEnvironment | None = None
         self._process: SuiteProcess | None = None
         self._handle = 0
