@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from envweave_gym.cli import USAGE, main
 from envweave_gym.testing.atlas.atlas_file import Atlas
 from envweave_gym.testing.atlas.atlas_page import filled_page
 from envweave_gym.testing.atlas.run_file import suites_in
+from envweave_gym.testing.atlas.script_composition import script_of
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +89,14 @@ def test_the_run_of_the_documentation_is_well_formed():
     if (docs / "atlas.jsonl").exists():
         atlas = Atlas(docs / "atlas.jsonl")
         assert filled_page(docs / "atlas.md", atlas) == (docs / "atlas.md").read_text()
+
+
+def test_the_script_in_the_documentation_is_as_the_command_writes_it():
+    text = (Path(__file__).parents[2] / "docs" / "atlas.md").read_text()
+    found = "after other episodes it plays seed 2 differently: the observation of move 1 differs"
+    script = script_of("same_seed_again", "gym", "BipedalWalker-v3", moves=1, finding=found)
+    shown = text.partition("```python\n")[2].partition("```")[0]
+    assert ast.dump(ast.parse(shown)) == ast.dump(ast.parse(script))
 
 
 @pytest.mark.parametrize(
