@@ -366,6 +366,17 @@ def test_an_id_of_a_suite_in_a_python_of_its_own_is_of_another_package() -> None
     assert not Subject(LINE, broken.Walk).is_third_party
 
 
+class LongRush(broken_games.Rush):
+    def limit(self) -> int:
+        return 200
+
+
+def test_forms_of_a_game_are_compared_in_episodes_that_end() -> None:
+    testing.check_aec_and_parallel_agree(rush(broken_games.Rush))
+    with pytest.raises(NotApplicable, match="no episode that ends"):
+        testing.check_aec_and_parallel_agree(rush(LongRush))
+
+
 class NeedsOpenGL(broken.Walk):
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}
     rendered = 0
