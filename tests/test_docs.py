@@ -18,6 +18,7 @@ from nbclient import NotebookClient
 from envweave_gym.cli import main
 
 __all__ = ["client"]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("envweave_gym", "envweave_gym_server")

@@ -18,6 +18,7 @@ from envweave_gym.testing import (
 )
 from envweave_gym.testing.runs import Check, name_of
 
+pytestmark = pytest.mark.slow
 SUBJECTS = [subject_of(env_id) for env_id, card in cards().items() if card.is_self_contained]
 OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("envweave/LineWorld-v0", {"length": 2}),

@@ -14,6 +14,7 @@ from envweave_gym.testing import Subject
 from envweave_gym.testing.runs import Check
 
 __all__ = ["client"]
+pytestmark = pytest.mark.slow
 CORE = {env_id: card for env_id, card in cards().items() if card.is_self_contained and card.image}
 SUBJECTS = elsewhere(CORE, "fork", backend="docker")
 

@@ -20,6 +20,7 @@ from envweave_gym.testing import Subject
 from envweave_gym.testing.runs import Check
 
 __all__ = ["here"]
+pytestmark = pytest.mark.slow
 COUNTER = "envweave/Counter-v0"
 POD = {"backend": "kubernetes", "image": SERVER}
 """All in one image, so that one Pod serves all checks."""

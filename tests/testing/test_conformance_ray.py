@@ -16,7 +16,7 @@ from envweave_gym.testing.runs import Check
 __all__ = ["cluster"]
 COUNTER = "envweave/Counter-v0"
 SUBJECTS = elsewhere(FEW, "forkserver", [COUNTER], backend="ray")
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,6 +11,7 @@ from envweave_gym.registry.catalog import cards
 from envweave_gym.testing import Subject, subject_of
 from envweave_gym.testing.runs import Check
 
+pytestmark = pytest.mark.slow
 IDS = [env_id for env_id, card in cards().items() if card.is_self_contained]
 SUBJECTS = [(env_id, subject_of(env_id, backend="subprocess")) for env_id in IDS]
 

@@ -23,6 +23,7 @@ def trained(folder: Path) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncounted")
 def test_self_play_ends_near_the_equilibrium_and_the_saved_policy_is_the_one_reported(tmp_path: Path):
     result = trained(tmp_path)
