@@ -72,7 +72,7 @@ def test_one_file_describes_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
         '[suites.two]\nrequirements = ["two==2.0"]\nnote = "It needs a display."\n',
     )
     page = tmp_path / "page.md"
-    page.write_text("# Page\n\n<!-- begin of the atlas -->\n<!-- end of the atlas -->\n")
+    page.write_text("# Page\n\n<!-- begin of the atlas -->\n\n<!-- end of the atlas -->\n")
     words = ["atlas", "--from", str(file), "--out", str(tmp_path / "out"), "--page", str(page)]
     assert main(words) == 1  # nothing is installed without consent
     assert f"envweave atlas --from {file} --install" in capsys.readouterr().err

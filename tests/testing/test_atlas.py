@@ -327,9 +327,11 @@ def test_a_page_is_filled_between_its_markers(atlas: Atlas, tmp_path: Path):
     file.write_text("# Title\n")
     with pytest.raises(InvalidArgument, match="begin of the atlas"):
         filled_page(file, None)
-    file.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n")
+    file.write_text(f"# Between `{BEGIN}` and `{END}`\n\n{BEGIN}\nold\n{END}\n\nmore\n")
     text = filled_page(file, atlas)
-    assert text.startswith(f"# Title\n\n{BEGIN}\n\n## {len(WHOLE) - 2} IDs of 1 suites\n")
+    assert text.startswith(
+        f"# Between `{BEGIN}` and `{END}`\n\n{BEGIN}\n\n## {len(WHOLE) - 2} IDs of 1 suites\n"
+    )
     assert text.endswith(f"{END}\n\nmore\n")
     assert "old" not in text
 

@@ -81,16 +81,16 @@ def filled_page(path: Path, atlas: Atlas | None) -> str:
     Raise ``InvalidArgument`` if the page has no markers.
     """
     try:
-        before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+        before, begin, rest = path.read_text(encoding="utf-8").partition(f"\n{BEGIN}\n")
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error}; name a Markdown file with {BEGIN}") from error
-    between, end, after = rest.partition(END)
+    between, end, after = rest.partition(f"\n{END}\n")
     if not end:
         raise InvalidArgument(f"{path} lacks the lines {BEGIN} and {END}, between which the table goes")
     if atlas is not None:
         tried = [one for one in atlas.ids.values() if not one.unavailable]
         suites = len({one.suite for one in tried})
-        between = f"\n\n## {len(tried)} IDs of {suites} suites\n\n{page(atlas, '##')}\n"
+        between = f"\n## {len(tried)} IDs of {suites} suites\n\n{page(atlas, '##')}\n"
     return before + begin + between + end + after
 
 
