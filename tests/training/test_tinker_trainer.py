@@ -143,7 +143,7 @@ def test_an_update_whose_episodes_were_all_lost_is_no_failure(tmp_path: Path):
     with Crashing("local://always", chosen) as trainer:
         result = trainer.run()
     assert [row.get("lost_episodes") for row in trainer.log.rows] == [None, 0, 2]
-    assert result["success in training"] == pytest.approx(0.1)
+    assert result["success in training"] == 1.0
 
 
 def gymnasium_env() -> Any:
@@ -533,3 +533,23 @@ def test_a_run_that_fails_before_its_first_row_leaves_no_folder(
     with pytest.raises(NotAvailable):
         grpo.train(ID, options(out))
     assert not out.exists()
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_the_last_update_plays_only_the_groups_that_are_left(tmp_path: Path):
+    chosen = options(tmp_path, groups=4, episodes=11, eval_every=2, eval_episodes=1)
+    result = grpo.train(ID, chosen)
+    assert (result["updates"], result["episodes"]) == (2, 12)
+    rows = [json.loads(line) for line in (chosen.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["episodes"] for row in rows] == [0, 8, 12]
+    assert ["held_out_success" in row for row in rows] == [True, False, True]
+    more = grpo.train(ID, replace(chosen, resume=True, episodes=30))
+    assert (more["updates"], more["episodes"]) == (5, 30)
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_success_in_training_begins_with_the_mean_of_the_first_updates(tmp_path: Path):
+    chosen = options(tmp_path, episodes=12)
+    result = grpo.train(ID, chosen)
+    rows = [json.loads(line) for line in (chosen.folder / "metrics.jsonl").read_text().splitlines()]
+    assert result["success in training"] == pytest.approx(sum(row["success"] for row in rows[1:]) / 3)

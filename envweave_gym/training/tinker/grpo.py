@@ -24,7 +24,7 @@ from envweave_gym.training.tinker.transcripts import Transcripts
 from envweave_gym.training.tinker.update_metrics import episode_metrics, step_metrics
 
 NEWEST_WEIGHT = 0.1
-"""Weight of the newest update in the moving average of success."""
+"""Weight of the newest update in the moving average of success, which is the plain mean of the first updates."""
 TEMPERATURE_WARNING = (
     "warning: with a --temperature other than 1 the gradient is biased, as servers return the log-probabilities of "
     "temperature 1, which the importance ratio takes for those of the samples"
@@ -62,13 +62,15 @@ class Trainer(TrainingRun):
             reached = self.log.rows[-1].get("held_out_success") if options.eval_every else self._success
             if reached is not None and reached >= options.target_success_rate:
                 return True
-        return options.updates is not None and self.updates >= options.updates
+        return bool(options.episodes) and self.episodes >= options.episodes
 
     def _one_update(self) -> None:
         """Play the episodes of an update, train on them, evaluate and save where that is due."""
         options, number = self.options, self.updates
         started = self.log.seconds
-        batch = self._training.play(self._tasks(number), self.policies(), self.bar.update)
+        tasks = self._tasks(number)
+        episodes = self.episodes + len(tasks)
+        batch = self._training.play(tasks, self.policies(), self.bar.update)
         rows = self._by_learner(self.training_rows(batch.episodes, number))
         sampled = self.log.seconds
         rate = options.rate_at(number)
@@ -80,7 +82,7 @@ class Trainer(TrainingRun):
                 self.updates += 1
                 self.transcripts.update = self.updates
                 values = {
-                    "episodes": self.updates * options.batch,
+                    "episodes": episodes,
                     **episode_metrics(batch, options),
                     **step_metrics([step for one in steps for step in one], options),
                     "learning_rate": rate,
@@ -89,7 +91,7 @@ class Trainer(TrainingRun):
                 }
                 self._note(batch, values)
             if options.eval_every and (
-                self.updates % options.eval_every == 0 or self.updates == options.updates
+                self.updates % options.eval_every == 0 or 0 < options.episodes <= episodes
             ):
                 values |= self.evaluate()
         except KeyboardInterrupt:
@@ -105,7 +107,9 @@ class Trainer(TrainingRun):
     def _note(self, batch: EpisodeBatch, values: Mapping[str, Any]) -> None:
         """Note the success of an update, what it played, and what there is to report about it."""
         if "success" in values:  # else all episodes were lost, which is no failure of the policy
-            self._success += NEWEST_WEIGHT * (values["success"] - self._success)
+            before = sum("success" in row for row in self.log.rows)
+            weight = max(NEWEST_WEIGHT, 1 / (before + 1))
+            self._success += weight * (values["success"] - self._success)
         self._notices.faults(f"update {self.updates}", batch)
         self._notices.trained(values.get("trained_rows", 0), values)
         self.transcripts.add(f"update {self.updates}", batch.episodes[: self.options.group])
@@ -124,7 +128,7 @@ class Trainer(TrainingRun):
     def _tasks(self, update: int) -> list[Task]:
         seed, group = self.options.seed, self.options.group
         tasks: list[Task] = []
-        for index in range(self.options.groups):
+        for index in range(self.options.groups_after(self.episodes)):
             key = ("train", seed, update, index)
             first_request = SharedRequest(group, seed_of(*key, "opening"))
             later_requests = PromptRequests(group, *key) if self.shares_prompts else None

@@ -41,7 +41,11 @@ class TinkerOptions(CommonOptions):
     num_envs: int = option(32, "environments, each in a thread")
     group: int = option(8, "episodes of one task, whose rewards are compared")
     groups: int = option(16, "tasks of each update")
-    episodes: int = option(4096, "episodes to train on; 0: until --target-success-rate is reached", least=0)
+    episodes: int = option(
+        4096,
+        "episodes to train on, rounded up to a multiple of --group; 0: until --target-success-rate is reached",
+        least=0,
+    )
     target_success_rate: float = option(
         0.0, "stop when this share of episodes succeeds; 0: no target", least=0, most=1
     )
@@ -150,6 +154,11 @@ class TinkerOptions(CommonOptions):
     def updates(self) -> int | None:
         """The number of updates, ``None`` if only the target ends training."""
         return -(-self.episodes // self.batch) if self.episodes else None
+
+    def groups_after(self, episodes: int) -> int:
+        """Return the groups of the update after this number of episodes: the last one plays only what is left."""
+        left = -(-(self.episodes - episodes) // self.group) if self.episodes else self.groups
+        return min(self.groups, left)
 
     def rate_at(self, update: int) -> float:
         """Return the learning rate of an update, counted from 0."""

@@ -184,10 +184,18 @@ class TrainingRun(ABC):
         self._print(result)
         return result
 
+    @property
+    def episodes(self) -> int:
+        """The episodes of the updates so far."""
+        return self.log.rows[-1].get("episodes", 0) if self.log.rows else 0
+
     def _progress(self) -> Any:
         from tqdm import tqdm
 
-        return tqdm(total=self.options.episodes or None, unit="episode", desc=self._env_id)
+        group = self.options.group
+        return tqdm(
+            total=-(-self.options.episodes // group) * group or None, unit="episode", desc=self._env_id
+        )
 
     def _print(self, result: dict[str, Any]) -> None:
         print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
@@ -279,7 +287,7 @@ class TrainingRun(ABC):
         self.log.keep(rows)
         self.transcripts.keep(self.updates if rows else -1)
         self.bar.n = 0
-        self.bar.update(self.updates * self.options.batch)
+        self.bar.update(self.episodes)
 
     def _checkpoint(self) -> None:
         """Save all adapters, then the state that names them, and delete the checkpoints that it names no more."""
@@ -316,7 +324,7 @@ class TrainingRun(ABC):
             **{name: value for name, value in held_out.items() if value is not None},
             "success in training": self._success,
             "updates": self.updates,
-            "episodes": self.updates * self.options.batch,
+            "episodes": self.episodes,
             **problems(rows),
             "seconds": round(self.log.seconds, 1),
             "checkpoint": ", ".join(self.state.checkpoints.values()),
