@@ -6,9 +6,12 @@ import argparse
 import atexit
 import dataclasses
 import gc
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
@@ -102,7 +105,9 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_options(kind: type[Options], description: str, argv: Sequence[str] | None = None) -> Options:
     """Parse the command line (by default ``sys.argv``) into ``kind``; a wrong value exits with one line on stderr."""
-    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(
+        prog=_program(), description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         flag, default = f"--{field.name.replace('_', '-')}", field.default
         line = field.metadata["help"] + (f" (default: {default})" if default != "" else "")
@@ -117,6 +122,13 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
         return kind(**values)
     except (ValueError, EnvweaveError) as error:
         parser.exit(2, f"error: {error}\n")
+
+
+def _program() -> str | None:
+    """Return how the demo was called with ``envweave train``, else ``None``, argparse's own choice."""
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    is_cli = words[0] in ("envweave", "__main__.py") and words[1:2] == ["train"] and len(words) > 2
+    return f"envweave train {words[2]}" if is_cli else None
 
 
 class Main(Protocol):
@@ -140,28 +152,58 @@ def demo_main(train: Callable[[Any], Any], kind: type[Any], description: str) ->
 def run_demo(train: Callable[[Any], Any], options: Any) -> int:
     """Run a demo and return its exit code; print an error of this package as one line.
 
-    Ctrl-C ends it early and retains the metrics so far. Exit codes: 0 done, 1 something is missing or failed,
-    2 wrong usage, 130 after Ctrl-C.
+    Ctrl-C ends it early and retains the metrics so far, and so does SIGTERM. Exit codes: 0 done, 1 something is missing
+    or failed, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
     """
     # Its last garbage collections would visit all objects of torch and transformers: seconds on a busy machine.
     atexit.register(gc.freeze)
     before = _metrics_written(options)
+    terminations: list[int] = []
     try:
-        train(options)
+        with _sigterm_as_ctrl_c(terminations):
+            train(options)
     except KeyboardInterrupt as stop:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # it ends anyway, without a traceback
         written = ["the metrics so far are written"] if _metrics_written(options) != before else []
         print("; ".join(["\nstopped early", *written, *map(str, stop.args)]), file=sys.stderr)
-        return 130
+        return 143 if terminations else 130
     except (EnvweaveError, ConnectionError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidArgument | UnknownEnvironment) else 1
     return 0
 
 
-def _metrics_written(options: CommonOptions) -> int:
-    """Return when the metrics of the run were written last, in nanoseconds; 0 if they never were."""
+@contextmanager
+def _sigterm_as_ctrl_c(received: list[int]) -> Generator[None]:
+    """Handle SIGTERM like Ctrl-C in the block, and note it; only in the main thread, and if nothing else handles it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    owner = os.getpid()
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() != owner:  # a forked child that has inherited this
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        received.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(interrupt):  # Ctrl-C is ignored, as in the background of a shell
+            raise KeyboardInterrupt
+        interrupt(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, handle)
     try:
-        return (options.folder / "metrics.jsonl").stat().st_mtime_ns
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _metrics_written(options: Any) -> int:
+    """Return when the metrics of the run were written last, in nanoseconds; 0 if they never were."""
+    folder = getattr(options, "folder", None)
+    try:
+        return (folder / "metrics.jsonl").stat().st_mtime_ns if folder else 0
     except OSError:
         return 0

@@ -66,6 +66,7 @@ def test_a_folder_is_named_to_servers_by_the_environment(
     monkeypatch.setenv("ENVWEAVE_DATA", "/elsewhere")
     DemoOptions(data="synthetic").export_data_folder()
     assert os.environ["ENVWEAVE_DATA"] == "/elsewhere"
+    (tmp_path / "rows.jsonl").touch()
     DemoOptions(data=str(tmp_path)).export_data_folder()
     assert os.environ["ENVWEAVE_DATA"] == str(tmp_path)
 
@@ -287,3 +288,17 @@ def test_a_demo_starts_a_server_of_its_own_and_ends_it(tinker_url: str, tmp_path
     assert [row["episodes"] for row in rows_of(tmp_path / "gsm8k_mcq")][-1] == 2
     running = [" ".join(one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
     assert [line for line in running if str(tmp_path) in line] == []
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_a_folder_or_file_that_is_not_there_is_a_wrong_option(
+    demo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, words in (("missing.jsonl", "there is no such file"), ("empty", "has no file of rows")):
+        with pytest.raises(SystemExit) as stopped:
+            demo.main(["--data", str(tmp_path / name)])
+        assert stopped.value.code == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: --data {tmp_path / name}: ")
+        assert words in line

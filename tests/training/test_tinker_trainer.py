@@ -32,6 +32,8 @@ ID = "envweave/PickLetter-v0"
 class Connected:
     """The part of a connection that the loop calls itself."""
 
+    local = None
+
     def __init__(self, *args: Any, **settings: Any) -> None:
         self.deleted: list[str] = []
         self.reconnected = 0
@@ -553,3 +555,22 @@ def test_success_in_training_begins_with_the_mean_of_the_first_updates(tmp_path:
     result = grpo.train(ID, chosen)
     rows = [json.loads(line) for line in (chosen.folder / "metrics.jsonl").read_text().splitlines()]
     assert result["success in training"] == pytest.approx(sum(row["success"] for row in rows[1:]) / 3)
+
+
+@pytest.mark.usefixtures("offline", "registries")
+def test_sigterm_ends_like_ctrl_c_with_its_own_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def terminated(self: Learned, *args: Any) -> list[Any]:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        return []
+
+    def train(chosen: TinkerOptions) -> None:
+        grpo.train(ID, chosen)
+
+    monkeypatch.setattr(Learned, "sampler", alternating)
+    monkeypatch.setattr(Learned, "update", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_demo(train, options(tmp_path)) == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert "the metrics so far are written; --resume goes on from update 1\n" in capsys.readouterr().err

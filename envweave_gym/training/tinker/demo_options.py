@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envweave_gym.core.faults import shown
+from envweave_gym.data.rows import SUFFIXES
 from envweave_gym.data.sources import FOLDER
 from envweave_gym.providers.base import provider_of
 from envweave_gym.training.options import option
@@ -38,8 +39,24 @@ class DemoOptions(TinkerOptions):
     def __post_init__(self) -> None:
         """Raise ``InvalidArgument`` for options that contradict each other."""
         super().__post_init__()
+        if self.data and "://" not in self.backend:  # else it is a folder of the server
+            self._check_data()
         if self.docker_sock and not getattr(provider_of(self.backend), "mounts_data", False):
             raise ValueError(f"--docker-sock is for --backend docker, not {shown(self.backend)}")
+
+    def _check_data(self) -> None:
+        """Raise ``ValueError`` for a path that is missing, or a folder without rows."""
+        path = Path(self.data).expanduser()
+        if (path.is_absolute() or path.suffix in SUFFIXES) and not path.exists():
+            raise ValueError(
+                f"--data {self.data}: there is no such file or folder; give a folder or a .jsonl file of rows, "
+                "a name on the hub, or synthetic"
+            )
+        if path.is_dir() and not any(one.suffix in SUFFIXES for one in path.glob("*")):
+            raise ValueError(
+                f"--data {self.data}: the folder has no file of rows ({', '.join(SUFFIXES)}); give the folder "
+                "that has them, or synthetic"
+            )
 
     @property
     def backend_arguments(self) -> dict[str, Any]:

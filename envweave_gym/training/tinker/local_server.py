@@ -117,7 +117,7 @@ class LocalServer:
         """Wait until the server listens; raise ``NotAvailable`` with its last lines if it ended instead."""
         if not self._ready.wait(EXPECTED_STARTUP_S) and self._report is not None:
             self._report(
-                "waiting for the local Tinker server to start; its first start trains the tiny base model"
+                "waiting for the local Tinker server to start; the first start on a machine trains the tiny base model"
             )
         self._ready.wait(STARTUP_S - EXPECTED_STARTUP_S)
         if self._port and self.is_running:

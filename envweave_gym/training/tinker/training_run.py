@@ -329,5 +329,6 @@ class TrainingRun(ABC):
             "seconds": round(self.log.seconds, 1),
             "checkpoint": ", ".join(self.state.checkpoints.values()),
             "weights": ", ".join(weights.values()),
-            "files": f"{self.log.folder}/metrics.jsonl, metrics.png, transcripts.html, state.json",
+            "files": f"{self.log.folder}/metrics.jsonl, metrics.png, transcripts.html, state.json"
+            + ", checkpoints" * (self.connection.local is not None),
         }
