@@ -19,7 +19,6 @@ from envweave_gym.core.protocols import AGENT
 from envweave_gym.training.tinker.episodes import Episode, Policies
 from envweave_gym.training.tinker.rollouts import EpisodeBatch, Rollouts, RolloutWorker, _Job
 from envweave_gym.training.tinker.sampling import Sampler, SharedRequest
-from envweave_gym.training.tinker.tinker_options import TinkerOptions
 from envweave_gym.training.tinker.update_metrics import episode_metrics
 
 needs_module("tinker", "tinker")
@@ -244,7 +243,7 @@ def test_an_episode_that_outgrows_the_context_ends_with_its_reward_so_far_and_is
         one = sampler(client, context=last + 63)  # the second prompt and a reply of 64 tokens do not fit
         cut = pool.play(group(2), Policies(policies(client).prompts, lambda agent: one))
     assert (rewards(whole.episodes), rewards(cut.episodes)) == ([2.0] * 2, [1.0] * 2)
-    counted = [episode_metrics(played, TinkerOptions())["context_overflow"] for played in (whole, cut)]
+    counted = [episode_metrics(played, 1.0)["context_overflow"] for played in (whole, cut)]
     assert (counted, cut.faults) == ([0, 2], 0)
 
 

@@ -574,3 +574,12 @@ def test_sigterm_ends_like_ctrl_c_with_its_own_exit_code(
     assert run_demo(train, options(tmp_path)) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert "the metrics so far are written; --resume goes on from update 1\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0.0, 475.0), (2.0, 2.0)])
+@pytest.mark.usefixtures("offline", "registries")
+def test_success_is_the_reward_threshold_of_an_id_that_has_one(given: float, expected: float, tmp_path: Path):
+    with grpo.Trainer("CartPole-v1", options(tmp_path, success_reward=given)) as trainer:
+        assert trainer.success_reward == expected
+    with grpo.Trainer(ID, options(tmp_path)) as trainer:
+        assert trainer.success_reward == 1.0

@@ -83,7 +83,7 @@ class Trainer(TrainingRun):
                 self.transcripts.update = self.updates
                 values = {
                     "episodes": episodes,
-                    **episode_metrics(batch, options),
+                    **episode_metrics(batch, self.success_reward),
                     **step_metrics([step for one in steps for step in one], options),
                     "learning_rate": rate,
                     "sample_seconds": round(sampled - started, 3),
@@ -198,7 +198,7 @@ class Trainer(TrainingRun):
         batch = self._held_out.play(tasks, self.policies(temperature=0.0))
         self._notices.faults("held out", batch)
         self.transcripts.add("held out", batch.episodes)
-        values = episode_metrics(batch, options)
+        values = episode_metrics(batch, self.success_reward)
         return {f"held_out_{name}": values[name] for name in ("success", "reward") if name in values}
 
 

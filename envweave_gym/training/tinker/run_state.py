@@ -31,6 +31,7 @@ SETTINGS_THAT_MAY_CHANGE = frozenset(
         "save_every",
         "server_wait",
         "smollm",
+        "success_reward",
         "target_success_rate",
         "tokenizer",
     }

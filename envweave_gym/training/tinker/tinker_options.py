@@ -49,7 +49,11 @@ class TinkerOptions(CommonOptions):
     target_success_rate: float = option(
         0.0, "stop when this share of episodes succeeds; 0: no target", least=0, most=1
     )
-    success_reward: float = option(1.0, "return of an episode from which it counts as a success")
+    success_reward: float = option(
+        0.0,
+        "return of an episode from which it counts as a success; 0: the reward_threshold of the ID, or 1 without one",
+        least=0,
+    )
     max_turns: int = option(16, "longest episode, in replies")
     max_tokens: int = option(64, "longest reply, in tokens")
     max_prompt_tokens: int = option(

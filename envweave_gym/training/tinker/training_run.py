@@ -140,6 +140,8 @@ class TrainingRun(ABC):
                 return make()
 
         self._agents = list(first.roles)
+        threshold = getattr(getattr(first.env, "spec", None), "reward_threshold", None)
+        self.success_reward = options.success_reward or threshold or 1.0
         if not options.instruction:
             first.check()
         pool = Rollouts(

@@ -12,10 +12,11 @@ from envweave_gym.training.tinker.rollouts import EpisodeBatch
 from envweave_gym.training.tinker.tinker_options import TinkerOptions
 
 
-def episode_metrics(batch: EpisodeBatch, options: TinkerOptions) -> dict[str, Any]:
+def episode_metrics(batch: EpisodeBatch, success_reward: float) -> dict[str, Any]:
     """Return rewards, success, tokens and faults of the episodes; without episodes only the faults.
 
-    The success of a game is that of all its agents, each of which counts as one.
+    A return of at least ``success_reward`` is a success. That of a game is of all its agents, each of which counts as
+    one.
     """
     whole = [one for one in batch.episodes if one.fault is None]
     counts: dict[str, Any] = {"faults": batch.faults, "lost_episodes": len(batch.episodes) - len(whole)}
@@ -30,7 +31,7 @@ def episode_metrics(batch: EpisodeBatch, options: TinkerOptions) -> dict[str, An
     logprobs = np.concatenate([np.array(reply) for reply in replies])
     return {
         "reward": float(rewards.mean()),
-        "success": float((rewards >= options.success_reward).mean()),
+        "success": float((rewards >= success_reward).mean()),
         "turns": sum(len(row.spans) for row in rows) / len(parts),
         "invalid_replies": sum(part.invalid for part in parts) / len(parts),
         "context_overflow": sum(part.overflowed for part in parts),
