@@ -92,6 +92,7 @@ class Connection:
             self.models = models_of(self.base_url, self._key or "", self.waits)
         os.environ.setdefault("TINKER_TELEMETRY", "0")
         self._sdk = need("tinker", "tinker", "training with Tinker")
+        logging.getLogger("tinker.lib.retry_handler").addFilter(_is_no_handled_failure)
         if by_sdk:
             self.models = self._models_by_sdk()
         self.service = self._new_service()
@@ -267,8 +268,6 @@ class Connection:
 
     def _discard(self, status: str) -> Any:
         """Begin to close the session, and return the future of that, which a lost server never answers."""
-        # Each request that was on its way is logged as an error when its session closes.
-        logging.getLogger("tinker.lib.retry_handler").addFilter(_is_no_closed_session)
         with suppress(Exception):  # the session belongs to a server that may be gone
             return self.service.close(status)
         return None
@@ -290,8 +289,13 @@ def _failed_with(future: Any, error: Exception) -> bool:
     return inner.done() and not inner.cancelled() and inner.exception() is error
 
 
-def _is_no_closed_session(record: logging.LogRecord) -> bool:
-    return "holder is closed" not in record.getMessage()
+def _is_no_handled_failure(record: logging.LogRecord) -> bool:
+    """Return whether a line of the SDK is not about a request that :meth:`Connection.result` reports.
+
+    Each request that was on its way is logged as an error, too, when its session closes.
+    """
+    message = record.getMessage()
+    return "holder is closed" not in message and "non-retryable error" not in message
 
 
 def _key() -> str | None:

@@ -246,8 +246,8 @@ class TrainingRun(ABC):
         self._reconnects += 1
         if self._reconnects > MAX_RECONNECTS:
             raise NotAvailable(f"{error}, {self._reconnects} times without an update in between") from error
-        self._report(f"{error}; going on from update {self.state.update}")
         self.connection.reconnect(self.options.server_wait, self._report)
+        self._report(f"{error}; going on from update {self.state.update}")
         self.learners = {}
 
     def _report(self, line: str) -> None:
