@@ -107,8 +107,13 @@ def checked(reply: Reply) -> Any:
 
 
 def description_of(session: Session, left: Left) -> dict[str, Any]:
-    """Return the description of a session's environment: API, spaces, metadata."""
-    described = question(session, left, DESCRIBE)
+    """Return the description of a session's environment: API, spaces, metadata.
+
+    No client asked for it, so it neither counts as a call nor renews the lease.
+    """
+    message = Ask(_QUESTION, DESCRIBE)
+    frame, _ = session.peek(message, encode(message), left)
+    described = checked(read_reply(frame)).value
     if not isinstance(described, dict):
         raise NotAvailable(f"{session.env_id} does not say what its actions are; use another environment")
     return described

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,10 @@ _FOLDER = Path(__file__).parent / "scripts"
 _OURS = "envweave_gym."
 _CONSTANTS = {"ID", "KWARGS"}
 """Constants that the head of a script defines; the modules declare them for type checkers."""
+
+_PARSING = threading.Lock()
+"""Held while syntax trees are made: in Python 3.11, threads that do so at once may get a ``SystemError`` (CPython issue
+106905)."""
 
 RULES = (
     *(
@@ -78,9 +83,14 @@ def _sorted_imports(modules: Sequence[str]) -> list[str]:
     return sorted(dict.fromkeys(modules), key=lambda line: ("numpy" in line or "gymnasium" in line, line))
 
 
-@cache
 def _definitions(module: str) -> dict[str, ast.stmt]:
     """Return the statements of a module by the name that each defines; imports of this package are left out."""
+    with _PARSING:
+        return _parsed(module)
+
+
+@cache
+def _parsed(module: str) -> dict[str, ast.stmt]:
     found: dict[str, ast.stmt] = {}
     for node in ast.parse((_FOLDER / f"{module}.py").read_text(encoding="utf-8")).body:
         match node:
@@ -130,7 +140,8 @@ def _stripped(node: ast.stmt, is_rule: bool) -> str:
     """Return a function's text without annotations and docstring; an empty text for an import."""
     if _is_import(node):
         return ""
-    copied = ast.parse(ast.unparse(node)).body[0]
+    with _PARSING:
+        copied = ast.parse(ast.unparse(node)).body[0]
     if isinstance(copied, ast.FunctionDef) and ast.get_docstring(copied):
         copied.body = copied.body[1:]
     return ast.unparse(ast.fix_missing_locations(_WithoutAnnotations().visit(copied)))
