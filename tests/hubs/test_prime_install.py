@@ -226,6 +226,13 @@ def test_a_requirement_that_does_not_resolve_is_uvs_own_reason(hub: PrimeHub, tm
     refused(hub, tmp_path, "no-such-package")
 
 
+@pytest.mark.parametrize("python", ["--help", "", "3.11\n"])
+def test_what_is_no_interpreter_is_refused_before_anything_is_asked(hub: PrimeHub, python: str):
+    with pytest.raises(InvalidArgument, match="not an interpreter"):
+        hub_packages.install("acme/guess", python=python)
+    assert hub.requests == []
+
+
 def test_an_install_that_fails_leaves_no_wheel(
     hub: PrimeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -254,6 +261,27 @@ WHEELS: dict[str, tuple[str, Any]] = {
     ),
     "a command elsewhere": ("no name", {"files": {ENTRY_POINTS: b"[console_scripts]\n../x = guess:f\n"}}),
     "wrong entry points": ("entry points", {"files": {ENTRY_POINTS: b"tool = guess:f\n"}}),
+    "a section with spaces": (
+        "another section",
+        {"files": {ENTRY_POINTS: b"[ console_scripts ]\ntool = guess:f\n"}, "requires": ["tools"]},
+    ),
+    "a section in upper case": (
+        "another section",
+        {"files": {ENTRY_POINTS: b"[Console_Scripts]\ntool = guess:f\n"}, "requires": ["tools"]},
+    ),
+    "a section in a value": (
+        "another section",
+        {"files": {ENTRY_POINTS: b"[other]\na = b\n  [console_scripts]\n  tool = guess:f\n"}},
+    ),
+    "compiled code of a dependency": (
+        "compiled",
+        {"files": {"tools/__pycache__/part.cpython-311.pyc": b""}, "requires": ["tools"]},
+    ),
+    "compiled code of a module of a dependency": (
+        "compiled",
+        {"files": {"__pycache__/ours.cpython-311.pyc": b""}, "requires": ["tools"]},
+    ),
+    "a compiled module": ("compiled", {"files": {"helpers/part.pyc": b""}}),
     "a data folder": ("outside", {"files": {"guess-1.0.0.data/scripts/run": b""}}),
     "a second dist-info": ("exactly one", {"files": {"other-1.dist-info/METADATA": b""}}),
     "no module": ("no module", {"module": "something"}),
@@ -477,7 +505,13 @@ def test_the_hubs_index_is_never_given_to_uv(hub: PrimeHub):
 
 
 def test_a_lock_file_of_another_kind_or_time_is_refused(hub: PrimeHub):
-    for text, word in (("[]", "not a lock file"), ('{"format": 9}', "format 9"), ("{", "not a lock file")):
+    for text, word in (
+        ("[]", "not a lock file"),
+        ("{", "not a lock file"),
+        ('{"packages": []}', "not a lock file"),
+        ('{"format": 9, "packages": 3}', r"format 9, .*; update it"),
+        ('{"format": 1, "packages": [{"pins": []}]}', "format 1, .* install its environments again"),
+    ):
         Path("envweave-hub.json").write_text(text)
         with pytest.raises(NotAvailable, match=word):
             envweave_gym.make("prime://acme/guess")
@@ -492,6 +526,8 @@ def test_a_lock_file_of_another_kind_or_time_is_refused(hub: PrimeHub):
         ("filename", "../../pwned.whl"),
         ("owner", ".."),
         ("version", "1 --index-url x"),
+        ("python", "--help"),
+        ("python", "3.11\n--index-url x"),
         ("pins", {"evil @ file:///precious": []}),
         ("pins", {"verifiers==0.3.1 --index-url x": []}),
         ("pins", {"verifiers==0.3.1": ["x --index-url y"]}),

@@ -25,7 +25,7 @@ from envweave_gym.os_support.file_lock import file_lock
 from envweave_gym.os_support.xdg_folders import configuration_folder
 
 PROJECT_FILE = "envweave-hub.json"
-FORMAT = 1
+FORMAT = 2
 
 
 # A project's lock file may be anybody's: what it says becomes paths and requirements only if it has these forms.
@@ -33,6 +33,7 @@ _Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
 _Version = Annotated[str, msgspec.Meta(pattern=rf"^{VERSION}\Z")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _WheelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+!-]*\.whl\Z")]
+_Python = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x20-][^\x00-\x1f]*\Z")]
 _Pin = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}(\[[A-Za-z0-9_.,-]*\])?=={VERSION}( *;[^@\r\n]*)?\Z")]
 
 
@@ -48,7 +49,7 @@ class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
     generation: Generation
     content_hash: str | None = None
     """Hash that the hub gives for the source."""
-    python: str | None = None
+    python: _Python | None = None
     """Python that it was installed for, if another than that of the installing process."""
     pins: dict[_Pin, tuple[_Sha256, ...]] = {}
     """Exact versions of all packages that it needs, each with the hashes of the wheels that are accepted."""
@@ -67,6 +68,10 @@ class HubPackage(msgspec.Struct, frozen=True, kw_only=True):
         version = wanted.version
         is_hash = version is not None and len(version) >= 8 and (self.content_hash or "").startswith(version)
         return same and (version in (None, self.version) or is_hash)
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
 
 
 class _LockFile(msgspec.Struct, frozen=True):
@@ -89,16 +94,18 @@ class HubLock:
         except OSError as error:
             raise NotAvailable(f"the lock file {self.path} cannot be read: {error.strerror}") from None
         try:
-            found = msgspec.json.decode(data, type=_LockFile)
+            version = msgspec.json.decode(data, type=_Format).format
+            packages = msgspec.json.decode(data, type=_LockFile).packages if version == FORMAT else []
         except (msgspec.MsgspecError, RecursionError) as error:
             raise NotAvailable(
                 f"{self.path} is not a lock file of hub environments: {error}; remove it"
             ) from None
-        if found.format != FORMAT:
+        if version != FORMAT:
+            advice = "update it" if version > FORMAT else "remove the file and install its environments again"
             raise NotAvailable(
-                f"{self.path} has the format {found.format}, and this version of envweave-gym reads {FORMAT}; update it"
+                f"{self.path} has the format {version}, and this version of envweave-gym reads {FORMAT}; {advice}"
             )
-        return found.packages
+        return packages
 
     def find(self, wanted: HubId) -> HubPackage | None:
         """Return the package that an ID names; of several versions, the one that was installed last."""

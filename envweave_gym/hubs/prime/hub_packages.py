@@ -24,6 +24,7 @@ from envweave_gym.hubs.prime.prime_api import Details, PrimeApi
 from envweave_gym.hubs.prime.wheel_check import CheckedWheel, check_wheel
 from envweave_gym.registry.make_call import MakeCall
 from envweave_gym.registry.make_registered import make_registered
+from envweave_gym.suites.requirement_lists import check_python
 from envweave_gym.suites.virtual_environments import acquire, hold, installed_folder, lease_of
 
 ENV_ID, GAME_ID = "envweave/Hub-v0", "envweave/HubTeam-v0"
@@ -72,6 +73,7 @@ def install(
     from envweave_gym.hubs.prime.hub_session import declared_agents
 
     hub_id, lock, api = hub_id_of(text), lock_of(project), api or PrimeApi()
+    python = check_python(str(hub_id), python)
     details = api.details(hub_id)
     data, wheel, package = _checked_package(api, hub_id, details, lock, python)
     interpreter = _installed(data, wheel, package)

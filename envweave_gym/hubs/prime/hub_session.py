@@ -225,7 +225,7 @@ class HubSession:
         self._stop(_CLOSE_PATIENCE_S)
         ending, self._ending = self._ending, []
         for program in ending:
-            program.close(0.0)  # which waits for the thread that ends it
+            program.close(_CLOSE_PATIENCE_S)  # which waits for the thread that ends it, if that has begun
         self._forget_episode()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -36,6 +36,9 @@ _RESERVED = {"verifiers", "pip", "setuptools", "sitecustomize", "usercustomize"}
 """Modules of the library, and modules that Python or installers import by themselves."""
 _OURS = {"envweave_gym", "envweave_gym_server", "envweave_gym_pytest", "envweave_harness"}
 _MAX_ENTRY_POINTS_BYTES = 1 << 20
+_GROUP = re.compile(r"[\w.:-]+")
+"""Names of sections of entry points that all installers read alike."""
+_OF_COMMANDS = ("console_scripts", "gui_scripts")
 _V1_BEGINS = (0, 2)
 """Lowest floor of the requirement ``verifiers`` that means the second generation, by the hub's own rule."""
 
@@ -105,6 +108,10 @@ def _checked_names(wheel: zipfile.ZipFile, problem: str) -> list[str]:
             raise NotAvailable(
                 f"{problem} has the unsafe path {shown(name)}; it must be a relative one of a plain file, without "
                 "'..', '\\' and ':'; not installed"
+            )
+        if "__pycache__" in name.lower().split("/") or name.lower().endswith((".pyc", ".pyo")):
+            raise NotAvailable(
+                f"{problem} has {shown(name)}, which is compiled and may stand for any module; not installed"
             )
     if len({name.lower() for name in names}) < len(names):
         raise NotAvailable(f"{problem} has two files with the same path; not installed")
@@ -201,18 +208,30 @@ def _scripts(wheel: zipfile.ZipFile, names: list[str], path: str, problem: str) 
     if path not in names:
         return ()
     points = _EntryPoints(delimiters=("=",), interpolation=None, strict=False)
+    text = _read(wheel, path, _MAX_ENTRY_POINTS_BYTES, problem).decode()
     try:
-        points.read_string(_read(wheel, path, _MAX_ENTRY_POINTS_BYTES, problem).decode())
+        points.read_string(text)
     except configparser.Error as error:
         raise NotAvailable(
             f"{problem} has wrong entry points: {str(error).splitlines()[0]}; not installed"
         ) from None
-    kinds = [kind for kind in ("console_scripts", "gui_scripts") if points.has_section(kind)]
+    # Installers strip lines and names of sections, which configparser does not.
+    unclear = [kind for kind in points.sections() if not _GROUP.fullmatch(kind) or _is_disguised(kind)]
+    unclear += [line for line in text.splitlines() if line.strip() and line[0].isspace()]
+    if unclear:
+        raise NotAvailable(
+            f"{problem} has wrong entry points: {shown(unclear[0])} may be read as another section; not installed"
+        )
+    kinds = [kind for kind in _OF_COMMANDS if points.has_section(kind)]
     scripts = tuple(name for kind in kinds for name in points.options(kind))
     for script in scripts:
         if not re.fullmatch(r"[\w.+-]+", script) or script in (".", ".."):
             raise NotAvailable(f"{problem} has the command {shown(script)}, which is no name; not installed")
     return scripts
+
+
+def _is_disguised(kind: str) -> bool:
+    return kind not in _OF_COMMANDS and kind.lower() in _OF_COMMANDS
 
 
 def _source(wheel: zipfile.ZipFile, names: list[str], hub_id: HubId) -> str:
