@@ -49,7 +49,9 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     def sampled(self) -> list[tuple[str, int | None, float]]:
         """Return text, ID and log-probability of each token; none without log-probabilities."""
-        logprobs = self.logprobs or []
+        if self.logprobs is None:
+            return []
+        logprobs = self.logprobs
         ids: list[int | None] = [*(self.token_ids or [None] * len(logprobs))]
         texts = self.tokens or [f"token_id:{one}" if one is not None else "" for one in ids]
         return list(zip(texts, ids, logprobs, strict=True))

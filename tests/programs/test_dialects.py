@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -181,6 +182,82 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 
 # Requests
+
+
+def changed(value: Any, odd: Any) -> Iterator[Any]:
+    """Copies of a JSON value, each with something odd in another place."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        for other in (odd, *changed(value[key], odd)):
+            copy = {**value} if isinstance(value, dict) else [*value]
+            copy[key] = other
+            yield copy
+
+
+SPECIAL = {
+    "stream_options": {"include_usage": True},
+    "logprobs": True,
+    "include": ["message.output_text.logprobs"],
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+    "metadata": {"a": "b"},
+    "n": 1,
+    "store": True,
+    "previous_response_id": "resp_1",
+}
+SPECIAL_TOOLS = [
+    {"type": "namespace", "name": "one", "tools": [{"type": "function", "name": "f"}]},
+    {"type": "custom", "name": "patch", "format": {"type": "text"}},
+    {"type": "web_search", "web_search": {}},
+]
+SAMPLES = {
+    "chat_completions": {**CHAT, **SPECIAL},
+    "responses": {**RESPONSES, **SPECIAL, "tools": [*RESPONSES["tools"], *SPECIAL_TOOLS]},
+    "anthropic_messages": {**ANTHROPIC, **SPECIAL, "tool_choice": {"type": "tool", "name": "ls"}},
+    "gemini": {**GEMINI, "generationConfig": {**GEMINI["generationConfig"], "responseLogprobs": True}},
+    "legacy_completions": {"model": "m", "prompt": ["Once"], **SPECIAL},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("odd", [[], {}, 1, None, "x"], ids=str)
+def test_odd_values_at_any_place_are_refused_or_answered(name: str, odd: Any):
+    path = {"legacy_completions": ("/v1/completions",), **PATHS}[name][0]
+    sampled = Reply("ab", token_ids=[7, 8], tokens=["a", "b"], logprobs=[-0.5, -1.5])
+    replies = [sampled, Reply("ab", token_ids=[7, 8])]
+    if name != "legacy_completions":
+        replies.append(Reply("a", [ToolCall("ls", {}), ToolCall("f", {}), ToolCall("patch", {"input": "x"})]))
+    for fields in changed(SAMPLES[name], odd):
+        body = json.dumps(fields).encode()
+        route = route_of("POST", path, "", {})
+        try:
+            request = route.dialect.request_in(route.target(path, {}, body), {"resp_1": ()})
+        except BadRequest:
+            continue
+        assert json.dumps(route.dialect.count_body(request))
+        assert request.chat() is not None
+        for reply in replies:
+            assert json.dumps(route.dialect.reply_body(request, reply, 1))
+            assert route.dialect.reply_events(request, reply, 1, 0)
+
+
+def test_bodies_that_are_too_deep_are_refused():
+    for depth in (100, 500):
+        schema = b'{"properties": ' * depth + b"{}" + b"}" * depth
+        with pytest.raises(BadRequest, match="100 objects"):
+            fields_in(b'{"tools": [%b]}' % schema)
+    assert fields_in(b'{"tools": %b%b}' % (b"[" * 99, b"]" * 99))
+
+
+@pytest.mark.parametrize("fields", [{"include": 1}, {"include": [1]}, {"tools": [{"type": ["function"]}]}])
+def test_fields_that_would_break_the_reply_are_refused(fields: dict[str, Any]):
+    with pytest.raises(BadRequest, match=next(iter(fields)) + "|type"):
+        bare("responses", **fields)
+
+
+def test_token_ids_without_log_probabilities_are_answered():
+    request = bare("responses", include=["message.output_text.logprobs"])
+    body = DIALECTS["responses"].reply_body(request, Reply("a", token_ids=[1]), 1)
+    assert body["output"][0]["content"][0]["logprobs"] == []
 
 
 @pytest.mark.parametrize("name", PATHS)

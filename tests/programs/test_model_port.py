@@ -362,6 +362,29 @@ def test_a_reply_that_the_dialect_cannot_carry_leaves_the_call_open(
     assert client.answer()[0] == 200
 
 
+def test_a_reply_that_raises_leaves_the_call_open(port: ModelPort, calls: queue.SimpleQueue[Call]):
+    client = Client(port, CHAT)
+    call = calls.get(timeout=20)
+    with pytest.raises(TypeError):
+        call.answer(Reply(tool_calls=[ToolCall("f", {"a": b"no JSON"})]))
+    assert call.is_open
+    assert call.answer(Reply("better"))
+    assert client.answer()[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/responses", {"model": "m", "input": [{"type": []}]}),
+        ("/v1/messages", {"model": "m", "messages": [], "tool_choice": {"type": []}}),
+        ("/v1beta/models/m:generateContent", {"contents": [{"role": [], "parts": []}]}),
+    ],
+)
+def test_fields_of_no_known_form_are_a_400(port: ModelPort, path: str, fields: dict[str, Any]):
+    status, error = asked(port, "POST", path, fields, x_api_key=port.token)
+    assert (status, "no form" in error["error"]["message"]) == (400, True)
+
+
 def test_the_port_serves_a_socket_that_its_owner_has_made(calls: queue.SimpleQueue[Call]):
     listener = socket.create_server(("127.0.0.1", 0))
     port = ModelPort(calls.put, listener=listener)

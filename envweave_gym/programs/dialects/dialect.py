@@ -23,6 +23,9 @@ Fields = dict[str, Any]
 History = Mapping[str, tuple[Message, ...]]
 """The chats after earlier responses, without instructions, by the ID of the response."""
 BLANK_LINE, SPACE = b"\n", b" "
+MAX_DEPTH = 100
+"""Objects and lists in each other; deeper bodies are refused, as code that reads them may be recursive."""
+_MALFORMED = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 class BadRequest(Exception):
@@ -51,6 +54,14 @@ class Dialect(ABC):
     """Codec of one API of language models."""
 
     name: str
+
+    def request_in(self, target: Target, history: History) -> ModelRequest:
+        """Return the request in the target's body; raise :class:`BadRequest` for all else that may be there."""
+        fields = fields_in(target.body)
+        try:
+            return self.read(fields, target, history)
+        except _MALFORMED:
+            raise BadRequest(f"a field of the body has no form that {self.name} knows") from None
 
     @abstractmethod
     def read(self, fields: Fields, target: Target, history: History) -> ModelRequest:
@@ -128,7 +139,19 @@ def fields_in(body: bytes) -> Fields:
         raise BadRequest("the body is not JSON") from None
     if not isinstance(fields, dict):
         raise BadRequest("the body is not a JSON object")
+    if not _is_flat(fields):
+        raise BadRequest(f"the body has more than {MAX_DEPTH} objects and lists in each other")
     return fields
+
+
+def _is_flat(fields: Fields) -> bool:
+    level: list[Any] = [fields]
+    for _ in range(MAX_DEPTH):
+        inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return True
+    return False
 
 
 def _refuse_constant(name: str) -> Any:

@@ -64,6 +64,8 @@ class Responses(Dialect):
         tools = _tools(objects(fields.pop("tools", None) or [], "tools"))
         is_stream = bool(fields.pop("stream", False))
         sampling = renamed(fields, _NAMES)
+        for one in _list_of(sampling.get("include") or [], "include"):
+            text(one, "include")
         _read_choice(sampling)
         _read_format(sampling)
         return self.made(target, model, messages, tools, sampling, is_stream, instructions)
@@ -214,10 +216,17 @@ def _custom_input(arguments: str) -> str:
 
 
 def _name_of(tool: Fields) -> Any:
-    return (tool.get(tool.get("type", "")) or {}).get("name")
+    inner = tool.get(tool.get("type", ""))
+    return inner.get("name") if isinstance(inner, dict) else None
 
 
 # Reading
+
+
+def _list_of(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRequest(f"{name!r} is not a list")
+    return value
 
 
 def _messages(given: Any) -> Iterable[Message]:
@@ -265,6 +274,7 @@ def _part(part: Fields) -> Fields:
 def _tools(given: list[Fields]) -> list[Fields]:
     tools, names = list[Fields](), set[str]()
     for one in given:
+        text(one.get("type", ""), "type")
         if one.get("type") != "namespace":
             tools.append(_tool(one, one.get("name")))
             continue
@@ -272,7 +282,8 @@ def _tools(given: list[Fields]) -> list[Fields]:
         for inner in objects(one.get("tools"), "tools"):
             name = text(inner.get("name"), "name")
             name = f"{namespace}.{name}" if name in names else name
-            tools.append({**_tool({"type": "function", **inner}, name), "namespace": namespace})
+            kind = text(inner.get("type", "function"), "type")
+            tools.append({**_tool({**inner, "type": kind}, name), "namespace": namespace})
             names.add(name)
     return tools
 

@@ -71,19 +71,24 @@ class Call:
         self._dialect.check(reply)
 
     def answer(self, reply: Reply) -> bool:
-        """Send the reply; return whether the program was there to take it. If it was not, its next attempt gets it."""
+        """Send the reply; return whether the program was there to take it. If it was not, its next attempt gets it.
+
+        A reply that raises an exception leaves the call open.
+        """
         self.check(reply)
+        sampling = self.request.sampling
         with self._lock:
             if not self.is_open:
                 return False
+            data, chat = self._rendered(reply), self._chat_after(reply)
             self._reply = reply
-            if (name := self._dialect.response_id(self.number)) and self.request.sampling.get(
-                "store"
-            ) is not False:
-                before = self.request.messages[self.request.has_instructions :]
-                answer = msgspec.convert(assistant_message(reply, self.number), Message)
-                self._remember(name, (*before, answer))
-            return self._deliver(reply)
+            if (name := self._dialect.response_id(self.number)) and sampling.get("store") is not False:
+                self._remember(name, chat)
+            return self._deliver(data)
+
+    def _chat_after(self, reply: Reply) -> tuple[Message, ...]:
+        before = self.request.messages[self.request.has_instructions :]
+        return (*before, msgspec.convert(assistant_message(reply, self.number), Message))
 
     def refuse(self, text: str, status: int = 400) -> bool:
         """Send an error that is not worth another try; return whether the program was there to take it.
@@ -109,19 +114,18 @@ class Call:
         if connection is not None:
             connection.finish(self, b"", close=True)
 
-    def _deliver(self, reply: Reply) -> bool:
-        connection = self._connection
-        if connection is None:
-            return False
+    def _rendered(self, reply: Reply) -> bytes:
         request, dialect = self.request, self._dialect
         if request.is_stream:
             body = dialect.reply_events(request, reply, self.number, self._beats)
         else:
             body = json_bytes(dialect.reply_body(request, reply, self.number))
         kind = dialect.content_type(request)
-        data = chunk(body, is_last=True) if self._beats else response(200, kind, body)
-        self.is_delivered = connection.finish(self, data)
-        self._connection = None
+        return chunk(body, is_last=True) if self._beats else response(200, kind, body)
+
+    def _deliver(self, data: bytes) -> bool:
+        connection, self._connection = self._connection, None
+        self.is_delivered = connection is not None and connection.finish(self, data)
         return self.is_delivered
 
     # Attempts
@@ -147,7 +151,7 @@ class Call:
         """Send the answer to the newest attempt, if there is one already."""
         with self._lock:
             if self._reply is not None:
-                self._deliver(self._reply)
+                self._deliver(self._rendered(self._reply))
 
     def disconnected(self, connection: Connection) -> None:
         """Note that a connection has ended; another one may already have taken its place."""

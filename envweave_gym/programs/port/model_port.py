@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 
 from envweave_gym.episode.message import Message
 from envweave_gym.os_support.process_local import in_forked_child
-from envweave_gym.programs.dialects.dialect import BadRequest, fields_in
+from envweave_gym.programs.dialects.dialect import BadRequest
 from envweave_gym.programs.dialects.routes import Route, json_bytes, models_body, route_of
 from envweave_gym.programs.port.call import BEAT_S, HOLD_S, Call, Receive
 from envweave_gym.programs.port.connection import Connection
@@ -203,7 +203,7 @@ class ModelPort:
         dialect = route.dialect
         try:
             target = route.target(http.path, http.headers, http.body)
-            request = dialect.read(fields_in(http.body), target, self._responses)
+            request = dialect.request_in(target, self._responses)
         except BadRequest as error:
             raise Refused(400, str(error)) from None
         if self._only_models and request.model not in self.models:
