@@ -35,7 +35,8 @@ def score_patches(options: DemoOptions, kind: str) -> dict[str, Any]:
     issues = instances(options.dataset.get("dataset", SOURCE.hub), "test")
     tried = _model_rewards(options, issues) if kind == "model" else _rewards(options, issues, kind)
     rewards = {issue.instance_id: reward for issue, reward in zip(issues, tried, strict=True)}
-    resolved = sum(reward == (options.success_reward or 1.0) for reward in rewards.values())
+    mark = 1.0 if options.success_reward == "" else options.success_reward
+    resolved = sum(reward == mark for reward in rewards.values())
     print(summary(f"{options.env_id}, {kind} patches, backend {options.backend}", rewards))
     lost = [reward for reward in rewards.values() if isinstance(reward, str)]
     print(f"resolved: {resolved} of {len(rewards) - len(lost)} tried, {len(lost)} lost")

@@ -17,7 +17,7 @@ from fake_tinker import Characters, FakeClient, sampler
 
 import envweave_gym
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
-from envweave_gym.training.options import run_demo
+from envweave_gym.training.options import parse_options, run_demo
 from envweave_gym.training.tinker import TinkerOptions, grpo, training_run
 from envweave_gym.training.tinker.connection import RequestRefused, ServerLost
 from envweave_gym.training.tinker.learner import Learner
@@ -576,10 +576,56 @@ def test_sigterm_ends_like_ctrl_c_with_its_own_exit_code(
     assert "the metrics so far are written; --resume goes on from update 1\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("given", "expected"), [(0.0, 475.0), (2.0, 2.0)])
+@pytest.mark.parametrize(
+    ("env_id", "settings", "expected"),
+    [
+        ("CartPole-v1", {"max_turns": 500}, 475.0),
+        ("CartPole-v1", {"success_reward": "2.5"}, 2.5),
+        ("CartPole-v1", {"success_reward": 0.0}, 0.0),
+        ("MountainCar-v0", {"max_turns": 200}, -110.0),
+        ("MountainCar-v0", {"success_reward": "-15"}, -15.0),
+        (ID, {}, 1.0),
+    ],
+)
 @pytest.mark.usefixtures("offline", "registries")
-def test_success_is_the_reward_threshold_of_an_id_that_has_one(given: float, expected: float, tmp_path: Path):
-    with grpo.Trainer("CartPole-v1", options(tmp_path, success_reward=given)) as trainer:
+def test_success_is_the_option_or_the_reward_threshold_of_the_id(
+    env_id: str,
+    settings: dict[str, Any],
+    expected: float,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    with grpo.Trainer(env_id, options(tmp_path, target_success_rate=0.5, **settings)) as trainer:
         assert trainer.success_reward == expected
-    with grpo.Trainer(ID, options(tmp_path)) as trainer:
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("env_id", "steps"), [("CartPole-v1", 500), ("MountainCar-v0", 200)])
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_reward_threshold_is_no_mark_for_episodes_that_max_turns_cuts(
+    env_id: str, steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with grpo.Trainer(env_id, options(tmp_path), held_out={"render_mode": None}) as trainer:
         assert trainer.success_reward == 1.0
+    [line] = capsys.readouterr().err.splitlines()
+    assert "success counts returns of 1.0 or more" in line
+    assert f"give --success-reward, or --max-turns {steps}" in line
+    with pytest.raises(InvalidArgument, match=f"give --success-reward, or --max-turns {steps}"):
+        grpo.Trainer(env_id, options(tmp_path, episodes=0, target_success_rate=0.5))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "much", "-1e999"])
+def test_a_success_reward_is_a_finite_number(value: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=r"--success-reward .* is no finite number"):
+        options(tmp_path, success_reward=value)
+    assert parse_options(TinkerOptions, "", ["--success-reward", "-110"]).success_reward == -110.0
+
+
+@pytest.mark.parametrize(("eval_every", "updates"), [(0, 10), (1, 0)])
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_target_is_not_reached_by_one_lucky_update(
+    eval_every: int, updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grpo, "episode_metrics", lambda *args: {"success": 1.0})
+    chosen = options(tmp_path, episodes=0, target_success_rate=0.9, eval_every=eval_every, eval_episodes=1)
+    assert grpo.train(ID, chosen)["updates"] == updates

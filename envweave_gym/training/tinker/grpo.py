@@ -25,6 +25,8 @@ from envweave_gym.training.tinker.update_metrics import episode_metrics, step_me
 
 NEWEST_WEIGHT = 0.1
 """Weight of the newest update in the moving average of success, which is the plain mean of the first updates."""
+FIRST_UPDATES = round(1 / NEWEST_WEIGHT)
+"""Updates before success in training can reach a target, for as many as the average is of."""
 TEMPERATURE_WARNING = (
     "warning: with a --temperature other than 1 the gradient is biased, as servers return the log-probabilities of "
     "temperature 1, which the importance ratio takes for those of the samples"
@@ -59,7 +61,8 @@ class Trainer(TrainingRun):
         """Return whether the target is reached, or all episodes were played."""
         options = self.options
         if options.target_success_rate:
-            reached = self.log.rows[-1].get("held_out_success") if options.eval_every else self._success
+            success = self._success if self.updates >= FIRST_UPDATES else None  # not that of one lucky update
+            reached = self.log.rows[-1].get("held_out_success") if options.eval_every else success
             if reached is not None and reached >= options.target_success_rate:
                 return True
         return bool(options.episodes) and self.episodes >= options.episodes

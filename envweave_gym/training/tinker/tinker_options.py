@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from envweave_gym.core.faults import shown
 from envweave_gym.training.options import CommonOptions, option
 from envweave_gym.training.tinker.prompts import KINDS
 
@@ -49,10 +51,10 @@ class TinkerOptions(CommonOptions):
     target_success_rate: float = option(
         0.0, "stop when this share of episodes succeeds; 0: no target", least=0, most=1
     )
-    success_reward: float = option(
-        0.0,
-        "return of an episode from which it counts as a success; 0: the reward_threshold of the ID, or 1 without one",
-        least=0,
+    success_reward: str | float = option(
+        "",
+        "return of an episode from which it counts as a success (default: the reward_threshold of the ID if "
+        "--max-turns allows whole episodes, else 1)",
     )
     max_turns: int = option(16, "longest episode, in replies")
     max_tokens: int = option(64, "longest reply, in tokens")
@@ -118,6 +120,8 @@ class TinkerOptions(CommonOptions):
         if self.smollm:
             self.local, self.model = True, self.model or SMOLLM
         super().__post_init__()
+        if self.success_reward != "":
+            self.success_reward = _finite("--success-reward", self.success_reward)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"--{name} {getattr(self, name)} is unknown; give {', '.join(choices)}")
@@ -169,3 +173,13 @@ class TinkerOptions(CommonOptions):
         if self.schedule == "constant" or not self.updates:
             return self.learning_rate
         return self.learning_rate * (1 - update / self.updates)
+
+
+def _finite(name: str, value: str | float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} {shown(value)} is no finite number; give one, negative ones too")
+    return number

@@ -139,9 +139,9 @@ class TrainingRun(ABC):
             except IndexError:
                 return make()
 
-        self._agents = list(first.roles)
-        threshold = getattr(getattr(first.env, "spec", None), "reward_threshold", None)
-        self.success_reward = options.success_reward or threshold or 1.0
+        if not self._agents:  # of the environments that it trains on
+            self._agents = list(first.roles)
+            self.success_reward = self._success_reward(getattr(first.env, "spec", None))
         if not options.instruction:
             first.check()
         pool = Rollouts(
@@ -151,6 +151,29 @@ class TrainingRun(ABC):
             deadline_s=options.episode_timeout,
         )
         return opening.enter_context(pool)
+
+    def _success_reward(self, spec: Any) -> float:
+        """Return the return from which an episode is a success: the option, else the threshold of the ID, else 1.
+
+        A threshold is for whole episodes. Where ``--max-turns`` cuts them it is left out, which is reported, and no
+        target that needs it is accepted.
+        """
+        options, default = self.options, 1.0
+        if options.success_reward != "":
+            return float(options.success_reward)
+        threshold, steps = getattr(spec, "reward_threshold", None), getattr(spec, "max_episode_steps", None)
+        if threshold is None:
+            return default
+        if steps is not None and options.max_turns >= steps:
+            return float(threshold)
+        length = f"of up to {steps} steps" if steps else "of any length"
+        cut = f"the reward_threshold {threshold:g} of {self._env_id} is for whole episodes {length}, "
+        cut += f"and --max-turns is {options.max_turns}"
+        ways = "--success-reward" + (f", or --max-turns {steps}" if steps else "")
+        if options.target_success_rate:
+            raise InvalidArgument(f"--target-success-rate: {cut}; give {ways}")
+        self._report(f"{cut}: success counts returns of {default} or more; to change that give {ways}")
+        return default
 
     def __enter__(self) -> Self:
         return self
