@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import queue
@@ -360,6 +361,38 @@ def test_a_reply_that_the_dialect_cannot_carry_leaves_the_call_open(
         call.answer(Reply(tool_calls=[ToolCall("f")]))
     assert call.answer(Reply("upon"))
     assert client.answer()[0] == 200
+
+
+def test_a_second_request_before_the_answer_ends_the_connection_without_a_response(
+    port: ModelPort, calls: queue.SimpleQueue[Call]
+):
+    body = json.dumps(CHAT).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nx-api-key: {port.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    for second in (head.encode() + body, b"no HTTP\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", port.number), timeout=20) as raw:
+            raw.sendall(head.encode() + body)
+            call = calls.get(timeout=20)
+            raw.sendall(second)
+            with contextlib.suppress(ConnectionResetError):
+                assert raw.recv(4096) == b""
+        assert not call.answer(Reply("too late"))
+        call.drop()
+    assert calls.empty()
+
+
+def test_a_probe_without_the_token_has_no_body_and_holds_no_connection(port: ModelPort):
+    for head, status in (("", b"200"), ("Content-Length: 0\r\n", b"200"), ("Content-Length: 9\r\n", b"401")):
+        with socket.create_connection(("127.0.0.1", port.number), timeout=20) as raw:
+            raw.sendall(f"HEAD / HTTP/1.1\r\n{head}\r\n".encode())
+            data = raw.makefile("rb").read() if status == b"200" else raw.recv(64)
+            assert data.split()[1] == status
+
+
+def test_a_call_may_be_refused_with_any_status(port: ModelPort, calls: queue.SimpleQueue[Call]):
+    for status in (400, 429, 500, 529):
+        client = Client(port, CHAT)
+        assert calls.get(timeout=20).refuse("not now", status)
+        assert client.answer()[0] == status
 
 
 def test_a_reply_that_raises_leaves_the_call_open(port: ModelPort, calls: queue.SimpleQueue[Call]):

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from envweave_gym.programs.dialects.routes import DIALECTS
+from envweave_gym.programs.model_request import ModelRequest
 from envweave_gym.programs.port import call as port_call
 from envweave_gym.programs.port import retries
 from envweave_gym.programs.port.call import Call
+from envweave_gym.programs.port.connection import Connection
 from envweave_gym.programs.port.model_port import ModelPort
 from envweave_gym.programs.reply import Reply
 
@@ -173,6 +176,58 @@ def test_a_slow_answer_that_crossed_with_a_timeout_is_sent_again(
     first.connection.close()  # with an answer in its buffer: the port gets a reset
     until(lambda: call.is_lost)
     assert Attempt(port).content() == "late"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection whose requests nobody reads, and the client's end."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), timeout=20) as client,
+    ):
+        accepted, _ = listener.accept()
+        with accepted:
+            yield Connection(accepted, lambda _: None, lambda *_: None, lambda *_: b""), client
+
+
+def call_of(connection: Connection) -> Call:
+    request = ModelRequest("chat_completions", "m", (), [], {})
+    return Call(request, 1, DIALECTS["chat_completions"], connection, lambda *_: None)
+
+
+def test_an_answer_to_a_closed_connection_is_not_delivered(pair: tuple[Connection, socket.socket]):
+    connection, client = pair
+    call = call_of(connection)
+    client.close()
+    until(connection.has_ended)
+    assert not call.answer(Reply("stored"))
+    assert (call.is_delivered, call.is_lost) == (False, True)
+
+
+def test_a_reset_counts_for_slow_answers_on_the_same_connection(
+    pair: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(port_call, "_SLOW_S", 5.0)
+    connection, client = pair
+    call = call_of(connection)
+    assert call.answer(Reply("fast"))
+    call._began -= 10.0  # the reset comes long after the answer
+    call.was_reset(connection)
+    assert call.is_delivered
+    call._latency_s = 10.0
+    call.was_reset(Connection(client, lambda _: None, lambda *_: None, lambda *_: b""))
+    assert call.is_delivered
+    call.was_reset(connection)
+    assert not call.is_delivered
+
+
+def test_a_call_that_was_refused_takes_no_other_connection(pair: tuple[Connection, socket.socket]):
+    connection, client = pair
+    call = call_of(connection)
+    call.refuse("no")
+    client.close()
+    assert not call.attach(connection)
+    assert connection.call is None
 
 
 def test_few_ended_calls_are_retained(

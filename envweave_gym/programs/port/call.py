@@ -40,16 +40,19 @@ class Call:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         """The connection that waits for the answer."""
+        self._delivered_to: Connection | None = None
         self._reply: Reply | None = None
         self._is_refused = False
         self.is_delivered = False
         """Whether the program has its answer."""
         self._began = time.monotonic()
+        self._latency_s = 0.0
+        """How long the answer that was delivered last had taken."""
         self._beats = 0
         self._due: float | None = None
         self.attempts = 0
         """How often the program has sent the request."""
-        self.attach(connection)
+        self._attach(connection)
 
     @property
     def prefix(self) -> str:
@@ -97,9 +100,9 @@ class Call:
         """
         body = json_bytes(self._dialect.error_body(status, text))
         with self._lock:
-            connection, self._connection = self._connection, None
             if not self.is_open:
                 return False
+            connection, self._connection = self._connection, None
             self._is_refused = True
             if connection is None:
                 return False
@@ -125,6 +128,8 @@ class Call:
 
     def _deliver(self, data: bytes) -> bool:
         connection, self._connection = self._connection, None
+        self._delivered_to = connection
+        self._latency_s = time.monotonic() - self._began
         self.is_delivered = connection is not None and connection.finish(self, data)
         return self.is_delivered
 
@@ -135,17 +140,26 @@ class Call:
         """Whether the answer has not arrived, or not as a whole, and the program has hung up."""
         # The lock lets a thread that sends the answer finish: an equal request may come before it has noted that.
         with self._lock:
-            has_ended = self._connection is None or self._connection.has_ended()
-            return has_ended and not self._is_refused and not self.is_delivered
+            return self._is_lost()
 
-    def attach(self, connection: Connection) -> None:
-        """Let the answer go to another connection, and begin to wait anew."""
+    def _is_lost(self) -> bool:
+        has_ended = self._connection is None or self._connection.has_ended()
+        return has_ended and not self._is_refused and not self.is_delivered
+
+    def attach(self, connection: Connection, *, if_delivered: bool = False) -> bool:
+        """Let the answer go to another connection if it is lost, or was delivered; return whether that is so."""
         with self._lock:
-            self._connection, connection.call = connection, self
-            self.is_delivered = False
-            self._beats, self._due = 0, None
-            self._began = time.monotonic()
-            self.attempts += 1
+            if not (self._is_lost() or (if_delivered and self.is_delivered and not self._is_refused)):
+                return False
+            self._attach(connection)
+            return True
+
+    def _attach(self, connection: Connection) -> None:
+        self._connection, connection.call = connection, self
+        self.is_delivered = False
+        self._beats, self._due = 0, None
+        self._began = time.monotonic()
+        self.attempts += 1
 
     def resume(self) -> None:
         """Send the answer to the newest attempt, if there is one already."""
@@ -159,13 +173,14 @@ class Call:
             if self._connection is connection:
                 self._connection = None
 
-    def was_reset(self) -> None:
-        """Note that the program has closed the connection without reading all of the answer.
+    def was_reset(self, connection: Connection) -> None:
+        """Note that the program has closed a connection without reading all of the answer.
 
-        That counts for slow answers only: a program may well leave the end of a stream unread.
+        That counts for slow answers only: a program may well leave the end of a stream unread. An answer that went to
+        another connection since is not meant.
         """
         with self._lock:
-            if time.monotonic() - self._began > _SLOW_S:
+            if connection is self._delivered_to and self._latency_s > _SLOW_S:
                 self.is_delivered = False
 
     def beat(self, now: float, hold_s: float, beat_s: float) -> None:

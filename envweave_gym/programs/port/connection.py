@@ -69,7 +69,7 @@ class Connection:
             return self._socket.recv(_PIECE_BYTES)
         except ConnectionResetError:
             if self._answered is not None:
-                self._answered.was_reset()
+                self._answered.was_reset(self)
             return b""
         except OSError:
             return b""
@@ -77,9 +77,11 @@ class Connection:
     def _read(self, data: bytes) -> None:
         request = self._reader.feed(data)
         while request is not None:
-            if self.call is not None:
-                raise Refused(400, "the call before this one has no reply yet")
-            self.since = None
+            if self.call is not None:  # anything sent now would be taken for the answer to that call
+                self.hang_up()
+                return
+            # The peer has read the answer before.
+            self.since = self._answered = None
             self._handle(request, self)
             request = self._reader.feed(b"")
         self.since = None if self._reader.is_idle else self.since or time.monotonic()
@@ -93,7 +95,10 @@ class Connection:
 
     def _refuse(self, error: Refused) -> None:
         body = self._error(self._head, error)
-        self.send(response(error.status, "application/json", body, closes=True))
+        with self._sending:
+            if self.call is not None:  # it would be taken for the answer to the call before
+                return
+            self._send(response(error.status, "application/json", body, closes=True))
         deadline, missing = time.monotonic() + _DRAIN_DEADLINE_S, self._reader.missing
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -126,15 +131,18 @@ class Connection:
                 return False
             # Before the peer can send its next request.
             self.call, self._answered = None, call
-            sent = self._send(data)
+            # Data can be sent to a peer that is gone: the first that it receives is what makes it say so.
+            sent = not self.has_ended() and self._send(data)
             if close or not sent:
                 self.hang_up()
             return sent
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, *, close: bool = False) -> None:
         """Send a response that the port gives itself."""
         with self._sending:
             self._send(data)
+            if close:
+                self.hang_up()
 
     def send_at_once(self, data: bytes) -> None:
         """Send a few bytes without a wait, and close the connection if the peer does not take them."""

@@ -14,12 +14,17 @@ REASONS = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
+    409: "Conflict",
     411: "Length Required",
     413: "Content Too Large",
     415: "Unsupported Media Type",
     426: "Upgrade Required",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 
@@ -152,4 +157,5 @@ def chunk(data: bytes, *, is_last: bool = False) -> bytes:
 
 def _head(status: int, content_type: str, length: str, closes: bool) -> str:
     close = "Connection: close\r\n" if closes else ""
-    return f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {content_type}\r\n{length}\r\n{close}\r\n"
+    reason = REASONS.get(status, "Error")
+    return f"HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n{length}\r\n{close}\r\n"

@@ -175,17 +175,22 @@ class ModelPort:
 
     def _check(self, head: HttpRequest) -> None:
         """Refuse a request without the token, or for a WebSocket."""
-        if head.method == "HEAD":  # a probe, which gets nothing but a status
+        if _is_probe(head):
             return
-        given = _token_in(head)
-        if not hmac.compare_digest(given.encode(errors="replace"), self.token.encode()):
+        if not self._has_token(head):
             raise Refused(401, "the token is missing or wrong")
         if head.headers.get("upgrade", "").lower() == "websocket":
             raise Refused(426, "this endpoint has no WebSockets; use HTTP")
 
+    def _has_token(self, head: HttpRequest) -> bool:
+        given = _token_in(head)
+        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+
     def _handle(self, http: HttpRequest, connection: Connection) -> None:
         if http.method == "HEAD":
-            connection.send(response(200, "text/plain", b""))
+            # Whoever has no token gets no connection to hold.
+            closes = not self._has_token(http)
+            connection.send(response(200, "text/plain", b"", closes=closes), close=closes)
             return
         route = route_of(http.method, http.path, http.query, http.headers)
         if route.kind == "models":
@@ -232,6 +237,11 @@ class ModelPort:
         method, path, query = (head.method, head.path, head.query) if head else ("", "", "")
         route = route_of(method, path, query, head.headers if head else {})
         return json_bytes(route.dialect.error_body(error.status, str(error)))
+
+
+def _is_probe(head: HttpRequest) -> bool:
+    """Return whether a request asks for nothing but a status, and needs no token for that."""
+    return head.method == "HEAD" and head.headers.get("content-length", "0") == "0"
 
 
 def _token_in(head: HttpRequest) -> str:

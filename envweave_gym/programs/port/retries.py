@@ -32,13 +32,13 @@ class Retries:
         retries, the last one that was answered. All else is a new call, as when several samples are drawn.
         """
         with self._lock:
-            calls = self._calls.get(_key(request), [])
-            found = next((call for call in calls if call.is_lost), None)
-            if found is None and _retry_count(request) > 0:
-                found = next((call for call in reversed(calls) if call.is_delivered), None)
-            if found is not None:
-                found.attach(connection)
-            return found
+            calls = [*self._calls.get(_key(request), [])]
+        # Without the table's lock, as a call waits until an answer that is being sent has been.
+        found = next((call for call in calls if call.attach(connection)), None)
+        if found is None and _retry_count(request) > 0:
+            again = (call for call in reversed(calls) if call.attach(connection, if_delivered=True))
+            found = next(again, None)
+        return found
 
     def add(self, call: Call) -> None:
         """Add a new call, and forget the oldest of too many that have ended."""
