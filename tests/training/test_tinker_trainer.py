@@ -576,6 +576,34 @@ def test_sigterm_ends_like_ctrl_c_with_its_own_exit_code(
     assert "the metrics so far are written; --resume goes on from update 1\n" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("offline", "registries")
+def test_sigterm_ends_with_a_checkpoint_where_ctrl_c_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def terminated(self: Learned, *args: Any) -> list[Any]:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        done.append("the whole update")
+        return []
+
+    def train(chosen: TinkerOptions) -> None:
+        grpo.train(ID, chosen)
+
+    monkeypatch.setattr(Learned, "sampler", alternating)
+    monkeypatch.setattr(Learned, "update", terminated)
+    done: list[str] = []
+    ends, interrupt = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_demo(train, options(tmp_path)) == 143
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    assert signal.getsignal(signal.SIGTERM) == ends
+    assert done == ["the whole update"]
+    printed = capsys.readouterr().err
+    assert "finishing the update before the end; SIGTERM again ends at once" in printed
+    assert "the metrics so far are written; --resume goes on from update 1\n" in printed
+
+
 @pytest.mark.parametrize(
     ("env_id", "settings", "expected"),
     [
