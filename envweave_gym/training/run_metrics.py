@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -98,20 +98,19 @@ class RunMetrics:
         self._started = time.perf_counter() - before
         self._is_open = True
         if self._resume:
-            self._rewrite()
+            self._rewrite(self.rows)
 
     @property
     def replaces_earlier(self) -> bool:
         """Whether the first row is still to be written, and will replace an earlier run."""
         return self._file is None and self._path.exists()
 
-    def _replace_earlier(self) -> None:
-        """Begin the file; what an earlier run has written is there until now."""
+    def _remove_earlier(self) -> None:
+        """Remove the other files of an earlier run, whose metrics are replaced next."""
         if self.replaces_earlier:
             self._report(f"replacing the earlier run in {self.folder}; another --run retains both")
         if self._replacing is not None:
             self._replacing()
-        self._rewrite()
 
     def _unlock(self) -> None:
         if self._own_lock is not None:
@@ -122,14 +121,21 @@ class RunMetrics:
         del self.rows[count:]
         if self._file is not None:  # else there are no rows yet
             self._file.close()
-            self._rewrite()
+            self._rewrite(self.rows)
 
-    def _rewrite(self) -> None:
-        """Write all rows to a new file, which stays open."""
+    def _rewrite(self, rows: list[dict[str, Any]], *, removes_earlier: bool = False) -> None:
+        """Write the rows to a new file, which stays open; on a full disk an earlier run stays as it is."""
         scratch = self._path.with_name(f"{self._path.name}.new")
-        lines = [json.dumps(row, allow_nan=False) + "\n" for row in self.rows]
+        lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
         with writing(self._path):
-            scratch.write_text("".join(lines), encoding="utf-8")
+            try:
+                scratch.write_text("".join(lines), encoding="utf-8")
+            except OSError:
+                with suppress(OSError):
+                    scratch.unlink(missing_ok=True)
+                raise
+            if removes_earlier:
+                self._remove_earlier()
             scratch.replace(self._path)  # a kill leaves either the old rows or the new ones
             self._file = self._path.open("a", encoding="utf-8")
 
@@ -142,11 +148,12 @@ class RunMetrics:
     def write(self, **values: float | str) -> None:
         """Append the metrics of one update; numbers that are not finite, which JSON cannot hold, become ``None``."""
         assert self._is_open, "write() belongs inside the with block"
-        if self._file is None:
-            self._replace_earlier()
-        assert self._file is not None
         finite = {name: value if _is_writable(value) else None for name, value in values.items()}
         row = {"update": len(self.rows), **finite, "seconds": round(self.seconds, 3)}
+        if self._file is None:
+            self._rewrite([row], removes_earlier=True)
+            self.rows.append(row)
+            return
         self.rows.append(row)
         with writing(self._path):
             self._file.write(json.dumps(row, allow_nan=False) + "\n")

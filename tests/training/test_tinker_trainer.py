@@ -521,6 +521,38 @@ def test_a_run_that_fails_before_its_first_row_leaves_an_earlier_one_as_it_is(
     assert grpo.train(ID, replace(chosen, resume=True, episodes=12))["updates"] == 3
 
 
+@pytest.mark.parametrize("refused", ["write_text", "unlink"])
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_disk_that_is_full_at_the_first_row_costs_no_earlier_run(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """``write_text`` writes the first row, ``unlink`` removes the state of the earlier run."""
+    chosen = options(tmp_path, save_every=1)
+    grpo.train(ID, chosen)
+    before = {path.name: path.read_bytes() for path in chosen.folder.iterdir()}
+    write = getattr(Path, refused)
+
+    def refuse(path: Path, *args: Any, **others: Any) -> Any:
+        if path.name not in ("metrics.jsonl.new", "state.json"):
+            return write(path, *args, **others)
+        if refused == "write_text":
+            path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def train(chosen: TinkerOptions) -> None:
+        with grpo.Trainer(ID, chosen) as trainer:
+            patch.setattr(Path, refused, refuse)
+            trainer.run()
+
+    with monkeypatch.context() as patch:
+        assert run_demo(train, chosen) == 1
+    assert "metrics.jsonl cannot be written: No space left on device" in capsys.readouterr().err
+    if refused == "unlink":  # else the run has removed it
+        (chosen.folder / "metrics.jsonl.new").unlink()
+    assert {path.name: path.read_bytes() for path in chosen.folder.iterdir()} == before
+    assert grpo.train(ID, replace(chosen, resume=True, episodes=12))["updates"] == 3
+
+
 @pytest.mark.usefixtures("offline", "registries")
 def test_a_run_that_fails_before_its_first_row_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

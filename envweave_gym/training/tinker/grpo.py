@@ -53,7 +53,7 @@ class Trainer(TrainingRun):
 
     def _make_updates(self) -> None:
         if not self.log.rows:
-            self.log.write(episodes=0, **self.evaluate())
+            self._write({"episodes": 0, **self.evaluate()})
         while not self.is_done():
             self._one_update()
 
