@@ -8,10 +8,12 @@ import queue
 import socket
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from envweave_gym.hubs.prime.hub_session import _Program
 from envweave_gym.programs.dialects.routes import DIALECTS
 from envweave_gym.programs.model_request import ModelRequest
 from envweave_gym.programs.port import call as port_call
@@ -228,6 +230,23 @@ def test_a_call_that_was_refused_takes_no_other_connection(pair: tuple[Connectio
     client.close()
     assert not call.attach(connection)
     assert connection.call is None
+
+
+def test_a_hub_ends_a_call_that_another_one_replaces(port: ModelPort, calls: queue.SimpleQueue[Call]):
+    program = SimpleNamespace(
+        _is_over=False, _episode=1, ready=SimpleNamespace(agents=["agent"]), _backlog=[], _counts={}
+    )
+    first, sorted_in = Attempt(port), {}
+    replaced = calls.get(timeout=20)
+    assert _Program._sort_in(program, replaced, sorted_in)  # pyright: ignore
+    first.connection.close()
+    until(lambda: replaced.is_gone)
+    Attempt(port, {**CHAT, "temperature": 0})
+    assert _Program._sort_in(program, calls.get(timeout=20), sorted_in)  # pyright: ignore
+    assert (replaced.is_open, sorted_in["agent"] is replaced) == (False, False)
+    again = Attempt(port)
+    calls.get(timeout=20).answer(Reply("new"))
+    assert again.content() == "new"
 
 
 def test_few_ended_calls_are_retained(

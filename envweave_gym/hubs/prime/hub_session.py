@@ -381,6 +381,10 @@ class _Program:
         if agent in calls and not calls[agent].is_gone:
             self._backlog.append(call)
             return False
+        if (
+            agent in calls
+        ):  # its program has hung up: a later equal request would join a call that nobody answers
+            calls[agent].drop()
         calls[agent] = call
         # The number in the agent's chat, so that equal episodes have equal IDs.
         self._counts[agent] = call.number = self._counts.get(agent, 0) + 1
