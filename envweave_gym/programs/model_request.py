@@ -37,6 +37,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     """The body as it was sent."""
     digest: str = ""
     """SHA-256 of path and body."""
+    serial: int = 0
+    """Its place among all calls of its port, which is part of the response's ID; 0 outside of a port."""
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the messages as dicts that chat APIs take; they are copies."""

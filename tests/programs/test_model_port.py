@@ -352,6 +352,21 @@ def test_a_response_is_remembered_for_the_next_request(port: ModelPort, calls: q
     assert Client(port, more, "/v1/responses").answer()[0] == 400
 
 
+def test_responses_of_agents_whose_calls_have_equal_numbers_have_ids_of_their_own(
+    port: ModelPort, calls: queue.SimpleQueue[Call]
+):
+    names = []
+    for agent in ("left", "right"):
+        client = Client(port, {"model": agent, "input": "hi"}, "/v1/responses")
+        call = calls.get(timeout=20)
+        call.number = 1
+        call.answer(Reply(agent))
+        names.append(client.answer()[1]["id"])
+    assert len({*names}) == 2
+    Client(port, {"model": "left", "input": "on", "previous_response_id": names[0]}, "/v1/responses")
+    assert [one["content"] for one in calls.get(timeout=20).request.chat()] == ["hi", "left", "on"]
+
+
 def test_a_reply_that_the_dialect_cannot_carry_leaves_the_call_open(
     port: ModelPort, calls: queue.SimpleQueue[Call]
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import queue
 import socket
 import time
@@ -17,10 +18,11 @@ from envweave_gym.hubs.prime.hub_session import _Program
 from envweave_gym.programs.dialects.routes import DIALECTS
 from envweave_gym.programs.model_request import ModelRequest
 from envweave_gym.programs.port import call as port_call
-from envweave_gym.programs.port import retries
+from envweave_gym.programs.port import remembered_chats, retries
 from envweave_gym.programs.port.call import Call
 from envweave_gym.programs.port.connection import Connection
 from envweave_gym.programs.port.model_port import ModelPort
+from envweave_gym.programs.port.remembered_chats import RememberedChats
 from envweave_gym.programs.reply import Reply
 
 CHAT = {"model": "agent", "messages": [{"role": "user", "content": "hi"}]}
@@ -150,9 +152,10 @@ def test_callers_of_other_sessions_and_paths_do_not_share_calls(
     call = calls.get(timeout=20)
     first.connection.close()
     until(lambda: call.is_gone)
-    for other in (Attempt(port, thread_id="b"), Attempt(port, CHAT, "/left/v1/chat/completions")):
+    others = [Attempt(port, thread_id="b"), Attempt(port, CHAT, "/left/v1/chat/completions")]
+    for _ in others:  # they come in any order
         calls.get(timeout=20).answer(Reply("other"))
-        assert other.content() == "other"
+    assert [one.content() for one in others] == ["other", "other"]
     again = Attempt(port, thread_id="a")
     call.answer(Reply("mine"))
     assert again.content() == "mine"
@@ -249,6 +252,51 @@ def test_a_hub_ends_a_call_that_another_one_replaces(port: ModelPort, calls: que
     assert again.content() == "new"
 
 
+def test_of_calls_that_nobody_waits_for_the_answered_ones_are_forgotten_first(
+    pair: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
+):
+    connection, client = pair
+    table = retries.Retries()
+
+    def add(name: str, size: int, *, answered: bool) -> Call:
+        request = ModelRequest("chat_completions", name, (), [], {}, body=b"x" * size, digest=name)
+        call = Call(request, 1, DIALECTS["chat_completions"], connection, lambda *_: None)
+        if answered:
+            call.answer(Reply("ok"))
+        else:
+            call.disconnected(connection)
+        table.add(call)
+        return call
+
+    monkeypatch.setattr(retries, "MAX_ENDED", 2)
+    monkeypatch.setattr(retries, "MAX_LOST", 3)
+    lost = [add(f"lost {number}", 1, answered=False) for number in range(3)]
+    ended = [add(f"answered {number}", 1, answered=True) for number in range(6)]
+    assert table.all() == [*lost, *ended[-2:]]
+    lost += [add(f"more {number}", 1, answered=False) for number in range(3)]
+    assert table.all() == [*ended[-2:], *lost[-3:]]
+    monkeypatch.setattr(retries, "MAX_BYTES", 100)
+    large = add("large", 99, answered=False)
+    assert table.all() == [lost[-1], large]
+    client.close()
+
+
+def test_chats_after_responses_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remembered_chats, "MAX_RESPONSES", 3)
+    monkeypatch.setattr(remembered_chats, "MAX_BYTES", 100)
+    remembered = RememberedChats()
+    for number in range(5):
+        remembered.add(str(number), (), 1)
+    assert [*remembered.chats] == ["2", "3", "4"]
+    remembered.add("large", (), 99)
+    assert [*remembered.chats] == ["4", "large"]
+    remembered.add("too large", (), 500)
+    assert [*remembered.chats] == ["too large"]
+    remembered.clear()
+    remembered.add("new", (), 1)
+    assert [*remembered.chats] == ["new"]
+
+
 def test_few_ended_calls_are_retained(
     port: ModelPort, calls: queue.SimpleQueue[Call], monkeypatch: pytest.MonkeyPatch
 ):
@@ -319,6 +367,25 @@ def test_an_answer_that_has_begun_cannot_become_an_error(slow: ModelPort, calls:
     assert not call.refuse("too late")
     with pytest.raises((http.client.HTTPException, OSError)):
         attempt.text()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"x_stainless_read_timeout": "0.4"}, {"x_stainless_timeout": "1", "x_stainless_read_timeout": "no"}],
+)
+def test_an_announced_timeout_is_not_reached(
+    port: ModelPort, calls: queue.SimpleQueue[Call], header: dict[str, str]
+):
+    attempt = Attempt(port, **header)
+    call = calls.get(timeout=20)
+    beats(call, 2)
+    call.answer(Reply("slow"))
+    assert attempt.content() == "slow"
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "0", "", "9e999", "soon"])
+def test_a_timeout_that_is_none_is_ignored(given: str):
+    assert port_call._patience_s({"x-stainless-timeout": given}) == math.inf
 
 
 def test_a_retry_of_a_slow_call_waits_anew(slow: ModelPort, calls: queue.SimpleQueue[Call]):

@@ -90,7 +90,7 @@ class Dialect(ABC):
         """Return the media type of a reply."""
         return "text/event-stream" if request.is_stream else "application/json"
 
-    def response_id(self, number: int) -> str | None:
+    def response_id(self, request: ModelRequest, number: int) -> str | None:
         """Return the ID by which later requests may refer to a reply; ``None`` if they never do."""
         return None
 

@@ -55,11 +55,11 @@ class Responses(Dialect):
         instructions = text(fields.pop("instructions", None) or "", "instructions")
         messages = list[Message]()
         if (previous := fields.pop("previous_response_id", None)) is not None:
-            if text(previous, "previous_response_id") not in history:
+            if (before := history.get(text(previous, "previous_response_id"))) is None:
                 raise BadRequest(
                     f"there is no response {previous[:80]!r} to go on from; send the whole input"
                 )
-            messages += history[previous]
+            messages += before
         messages += _messages(fields.pop("input", None))
         tools = _tools(objects(fields.pop("tools", None) or [], "tools"))
         is_stream = bool(fields.pop("stream", False))
@@ -70,9 +70,9 @@ class Responses(Dialect):
         _read_format(sampling)
         return self.made(target, model, messages, tools, sampling, is_stream, instructions)
 
-    def response_id(self, number: int) -> str:
-        """Return the ID by which later requests may refer to a reply."""
-        return f"resp_{number}"
+    def response_id(self, request: ModelRequest, number: int) -> str:
+        """Return the ID by which later requests may refer to a reply; calls of two agents may have equal numbers."""
+        return f"resp_{request.serial or number}"
 
     def reply_body(self, request: ModelRequest, reply: Reply, number: int) -> Fields:
         """Return the body of a reply."""
@@ -95,7 +95,7 @@ class Responses(Dialect):
 
     def _begun(self, request: ModelRequest, number: int) -> Fields:
         return {
-            "id": self.response_id(number),
+            "id": self.response_id(request, number),
             "object": "response",
             "created_at": 0,
             "status": "in_progress",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +27,9 @@ BEAT_S = 15.0
 """Time between two pieces of a slow answer; gemini-cli waits for 60 s, the others for 300 s and more."""
 _SLOW_S = 1.0
 """An answer that took longer may have crossed with the program's timeout."""
-Remember = Callable[[str, tuple[Message, ...]], None]
+_PATIENCE_HEADERS = ("x-stainless-read-timeout", "x-stainless-timeout")
+Remember = Callable[[str, tuple[Message, ...], int], None]
+"""Gets a response's ID, the chat after it, and about how many bytes it has added."""
 
 
 class Call:
@@ -48,6 +52,8 @@ class Call:
         self._began = time.monotonic()
         self._latency_s = 0.0
         """How long the answer that was delivered last had taken."""
+        # Half of the time after which the program has said that it hangs up.
+        self._longest_pause_s = _patience_s(request.headers) / 2
         self._beats = 0
         self._due: float | None = None
         self.attempts = 0
@@ -63,6 +69,11 @@ class Call:
     def is_gone(self) -> bool:
         """Whether nobody waits for the reply: the program has hung up, or was answered."""
         return self._connection is None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the program has been answered or refused, and will hardly ask again."""
+        return self.is_delivered or self._is_refused
 
     @property
     def is_open(self) -> bool:
@@ -85,8 +96,10 @@ class Call:
                 return False
             data, chat = self._rendered(reply), self._chat_after(reply)
             self._reply = reply
-            if (name := self._dialect.response_id(self.number)) and sampling.get("store") is not False:
-                self._remember(name, chat)
+            if (name := self._dialect.response_id(self.request, self.number)) and sampling.get(
+                "store"
+            ) is not False:
+                self._remember(name, chat, len(self.request.body) + len(data))
             return self._deliver(data)
 
     def _chat_after(self, reply: Reply) -> tuple[Message, ...]:
@@ -188,16 +201,26 @@ class Call:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            connection, due = self._connection, self._due or self._began + hold_s
+            connection = self._connection
+            due = self._due or self._began + min(hold_s, self._longest_pause_s)
             if connection is None or not self.is_open or now < due:
                 return
             piece = chunk(self._dialect.beat(self.request, self.number, self._beats))
             if not self._beats:
                 piece = chunked_head(self._dialect.content_type(self.request)) + piece
-            self._beats, self._due = self._beats + 1, now + beat_s
+            self._beats, self._due = self._beats + 1, now + min(beat_s, self._longest_pause_s)
             connection.send_at_once(piece)
         finally:
             self._lock.release()
 
 
 Receive = Callable[[Call], Any]
+
+
+def _patience_s(headers: Mapping[str, str]) -> float:
+    """Return the time for which a program waits for data, if it says so."""
+    given = [math.inf]
+    for name in _PATIENCE_HEADERS:
+        with suppress(KeyError, ValueError):
+            given.append(float(headers[name]))
+    return min(one for one in given if one > 0)

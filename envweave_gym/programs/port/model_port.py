@@ -14,28 +14,27 @@ import select
 import socket
 import threading
 import time
-from collections import OrderedDict
 from contextlib import suppress
 from urllib.parse import parse_qs
 
-from envweave_gym.episode.message import Message
+import msgspec
+
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.programs.dialects.dialect import BadRequest
 from envweave_gym.programs.dialects.routes import Route, json_bytes, models_body, route_of
 from envweave_gym.programs.port.call import BEAT_S, HOLD_S, Call, Receive
 from envweave_gym.programs.port.connection import Connection
 from envweave_gym.programs.port.http_requests import HttpRequest, Refused, response
+from envweave_gym.programs.port.remembered_chats import RememberedChats
 from envweave_gym.programs.port.retries import Retries
 
 MAX_CONNECTIONS = 512
-MAX_RESPONSES = 1024
-"""Responses that requests may go on from by their IDs."""
 _READ_DEADLINE_S = 60.0
 """Longest time in which a request must arrive, once its first byte has."""
 _FIRST_HEAD_DEADLINE_S = 10.0
 """Longest time in which the head of a connection's first request must arrive."""
 _CLOSE_DEADLINE_S = 10.0
-_TICK_S = 1.0
+_TICK_S = 0.25
 _PAUSE_S = 0.05
 """Pause after a failed accept, as when the process has no descriptors left."""
 
@@ -62,7 +61,7 @@ class ModelPort:
         self._hold_s, self._beat_s = hold_s, beat_s
         self._connections: dict[Connection, threading.Thread] = {}
         self._retries = Retries()
-        self._responses: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
+        self._remembered = RememberedChats()
         self._numbers = 0
         self._lock = threading.Lock()
         self._closing = False
@@ -92,8 +91,7 @@ class ModelPort:
         former, self._retries = self._retries, Retries()
         for call in former.all():
             call.refuse(text)
-        with self._lock:
-            self._responses.clear()
+        self._remembered.clear()
 
     def close(self) -> None:
         """Close the port and all connections, without an answer to what waits; repeated calls do nothing."""
@@ -208,7 +206,7 @@ class ModelPort:
         dialect = route.dialect
         try:
             target = route.target(http.path, http.headers, http.body)
-            request = dialect.request_in(target, self._responses)
+            request = dialect.request_in(target, self._remembered.chats)
         except BadRequest as error:
             raise Refused(400, str(error)) from None
         if self._only_models and request.model not in self.models:
@@ -220,15 +218,11 @@ class ModelPort:
         else:
             with self._lock:
                 self._numbers += 1
-                call = Call(request, self._numbers, dialect, connection, self._remember)
+                number = self._numbers
+            request = msgspec.structs.replace(request, serial=number)
+            call = Call(request, number, dialect, connection, self._remembered.add)
             self._retries.add(call)
             self._receive(call)
-
-    def _remember(self, name: str, messages: tuple[Message, ...]) -> None:
-        with self._lock:
-            self._responses[name] = messages
-            while len(self._responses) > MAX_RESPONSES:
-                self._responses.popitem(last=False)
 
     def _no_model(self, name: str) -> str:
         return f"there is no model {name[:80]!r}; there is {', '.join(self.models)}"

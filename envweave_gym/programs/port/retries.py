@@ -13,7 +13,11 @@ from envweave_gym.programs.port.call import Call
 from envweave_gym.programs.port.connection import Connection
 
 MAX_ENDED = 16
-"""Answered calls that are retained at least, with their requests, for programs that ask again."""
+"""Answered calls that are retained, with their requests, for programs that ask again."""
+MAX_LOST = 512
+"""Calls without an answer that are retained after their programs have hung up."""
+MAX_BYTES = 256 << 20
+"""Longest bodies of both, in all."""
 _Key = tuple[str, str]
 
 
@@ -22,7 +26,10 @@ class Retries:
 
     def __init__(self) -> None:
         self._calls: dict[_Key, list[Call]] = {}
-        self._count = 0
+        self._keys: dict[Call, _Key] = {}
+        """The keys of all calls, in the order of their arrival."""
+        self._added = self._added_bytes = 0
+        """Calls and bytes of their bodies since some were last forgotten."""
         self._lock = threading.Lock()
 
     def joined(self, request: ModelRequest, connection: Connection) -> Call | None:
@@ -41,30 +48,38 @@ class Retries:
         return found
 
     def add(self, call: Call) -> None:
-        """Add a new call, and forget the oldest of too many that have ended."""
+        """Add a new call, and forget some of too many for which nobody waits."""
+        key = _key(call.request)
         with self._lock:
-            self._calls.setdefault(_key(call.request), []).append(call)
-            self._count += 1
-            if self._count > 2 * MAX_ENDED:
-                self._forget_oldest()
+            self._calls.setdefault(key, []).append(call)
+            self._keys[call] = key
+            self._added += 1
+            self._added_bytes += len(call.request.body)
+            if self._added > MAX_ENDED or self._added_bytes > MAX_BYTES // 4:
+                self._added = self._added_bytes = 0
+                self._forget_some()
 
     def all(self) -> list[Call]:
-        """Return the calls of the table."""
+        """Return the calls of the table, in the order of their arrival."""
         with self._lock:
-            return [call for calls in self._calls.values() for call in calls]
+            return [*self._keys]
 
-    def _forget_oldest(self) -> None:
-        every = [(key, call) for key, calls in self._calls.items() for call in calls]
-        every.sort(key=lambda pair: pair[1].number)
-        ended = sum(not call.is_open for _, call in every)
-        self._calls = {}
-        for key, call in every:
-            if not call.is_open and ended > MAX_ENDED:
-                ended -= 1
-            else:
-                self._calls.setdefault(key, []).append(call)
-        # Open calls do not count: they are as many as there are connections.
-        self._count = ended
+    def _forget_some(self) -> None:
+        """Forget calls for which nobody waits: first those that were answered, and of these the oldest."""
+        # The others are as many as there are connections.
+        gone = [call for call in self._keys if call.is_gone]
+        ended, lost = [one for one in gone if one.is_settled], [one for one in gone if not one.is_settled]
+        forgotten = [*ended[: max(len(ended) - MAX_ENDED, 0)], *lost[: max(len(lost) - MAX_LOST, 0)]]
+        others = iter([*ended[-MAX_ENDED:], *lost[-MAX_LOST:]])
+        size = sum(len(call.request.body) for call in (*ended[-MAX_ENDED:], *lost[-MAX_LOST:]))
+        while size > MAX_BYTES:
+            forgotten.append(call := next(others))
+            size -= len(call.request.body)
+        for call in forgotten:
+            key = self._keys.pop(call)
+            self._calls[key].remove(call)
+            if not self._calls[key]:
+                del self._calls[key]
 
 
 def _key(request: ModelRequest) -> _Key:
