@@ -23,7 +23,11 @@ from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import RAISED, Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, brief, same
 
-_MISSING = re.compile(r"DependencyNotInstalled|ModuleNotFoundError|No module named|GL|[Dd]isplay")
+_OPENGL = re.compile(r"OpenGL|\bGL\b|\b(EGL|GLX|GLFW|GLEW|GLUT)|gladLoadGL|OSMesa")
+_MISSING = re.compile(
+    r"DependencyNotInstalled|ModuleNotFoundError|No module named|NoSuchDisplay|open (the )?display|\$DISPLAY"
+    rf"|DISPLAY environment|{_OPENGL.pattern}"
+)
 """Names of exceptions and libraries in texts that say that there is no package or no display to render with."""
 ALL_MODES = "*"
 """Stands for all modes of an environment: OpenGL that has failed once may end the process the next time."""
@@ -97,11 +101,12 @@ def cannot_render_here(subject: Subject, mode: str, error: BaseException) -> boo
 
     IDs without a card may say so with any exception; those with one must use Gymnasium's or ours.
     """
+    text = f"{type(error).__name__}: {error}"
     missing = isinstance(error, DependencyNotInstalled | NotAvailable) or (
-        subject.is_third_party and _MISSING.search(f"{type(error).__name__}: {error}") is not None
+        subject.is_third_party and _MISSING.search(text) is not None
     )
     if missing:
-        subject.unrenderable.add(ALL_MODES if "GL" in str(error) else mode)
+        subject.unrenderable.add(ALL_MODES if _OPENGL.search(text) else mode)
     return missing
 
 

@@ -33,6 +33,7 @@ from envweave_gym.testing import (
     check_all,
     check_global_rngs_untouched,
     checks_of,
+    mutation_checks,
     subject_of,
 )
 from envweave_gym.testing.traces import global_rngs, same
@@ -396,6 +397,25 @@ def test_a_missing_display_is_no_failure_of_other_packages_and_is_met_once() -> 
     assert NeedsOpenGL.rendered == 1
     with pytest.raises(ConformanceError, match="OpenGL"):
         testing.check_render_modes(local(NeedsOpenGL))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_missing"),
+    [
+        ("the GLOBAL limit is reached", False),
+        ("SINGLE is no mode", False),
+        ("the display name is too long", False),
+        ("GLFWError: the GLFW library is not initialized", True),
+        ("mujoco: gladLoadGL error", True),
+        ("no display name and no $DISPLAY environment variable", True),
+        ("Unable to load EGL library", True),
+    ],
+)
+def test_only_a_missing_package_or_display_keeps_a_mode_from_being_rendered(
+    text: str, is_missing: bool
+) -> None:
+    subject = Subject("Some-v0", partial(envweave_gym.make, local(NeedsOpenGL).name), in_suite=True)
+    assert mutation_checks.cannot_render_here(subject, "ansi", RuntimeError(text)) == is_missing
 
 
 def test_copies_of_ids_of_other_packages_are_advice(registered: None) -> None:
