@@ -100,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
         try:
             left_out = _survey_all(atlas, suites, effort)
         finally:
-            _write(atlas, args.out, args.page)
+            _write(atlas, args.out)
+        if args.page is not None:  # only after a whole run
+            _write_page(atlas, args.page)
     return 1 if left_out else 0
 
 
@@ -135,16 +137,20 @@ def _rules(given: list[str], no_kit: bool) -> list[str]:
     return [rule for rule in ALL_RULES if rule in wanted and not (no_kit and rule == "kit")]
 
 
-def _write(atlas: Atlas, folder: Path, page_file: Path | None) -> None:
-    from envweave_gym.testing.atlas.atlas_page import filled_page, page, rules_table, write_scripts
+def _write(atlas: Atlas, folder: Path) -> None:
+    from envweave_gym.testing.atlas.atlas_page import page, rules_table, write_scripts
 
     text = f"# Atlas\n\n{page(atlas)}\n## Rules\n\n{rules_table()}\n"
     (folder / "atlas.md").write_text(text, encoding="utf-8")
     number = write_scripts(atlas.ids.values(), folder / "scripts")
     print(f"{folder / 'atlas.md'}: {len(atlas.ids)} IDs; {number} scripts in {folder / 'scripts'}")
-    if page_file is not None:
-        page_file.write_text(filled_page(page_file, atlas), encoding="utf-8")
-        page_file.with_suffix(".jsonl").write_bytes(atlas.brief())
+
+
+def _write_page(atlas: Atlas, file: Path) -> None:
+    from envweave_gym.testing.atlas.atlas_page import filled_page
+
+    file.write_text(filled_page(file, atlas), encoding="utf-8")
+    file.with_suffix(".jsonl").write_bytes(atlas.brief())
 
 
 # Suites

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from envweave_gym.cli import USAGE, main
+from envweave_gym.cli import atlas as atlas_command
 from envweave_gym.testing.atlas.atlas_file import Atlas
 from envweave_gym.testing.atlas.atlas_page import filled_page
 from envweave_gym.testing.atlas.run_file import suites_in
@@ -80,6 +82,23 @@ def test_one_file_describes_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
     for name in ("one", "two"):
         assert f"- **{name}**: the suite {name} of" in text
     assert len(page.with_suffix(".jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_that_is_interrupted_leaves_the_page_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(atlas_command, "_survey_all", interrupted)
+    file = described(tmp_path, '[suites.one]\nrequirements = ["one==1.0"]\n')
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin of the atlas -->\nold\n<!-- end of the atlas -->\n".join(["# Page\n\n", ""]))
+    before, out = page.read_text(), tmp_path / "out"
+    words = ["atlas", "--from", str(file), "--out", str(out), "--page", str(page)]
+    with suppress(KeyboardInterrupt):
+        main(words)
+    assert (out / "atlas.md").exists()
+    assert page.read_text() == before
+    assert not page.with_suffix(".jsonl").exists()
 
 
 def test_the_run_of_the_documentation_is_well_formed():

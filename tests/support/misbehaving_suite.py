@@ -139,6 +139,14 @@ class Segfaults(Good):
         return super().step(action)
 
 
+class KillsProber(Good):
+    """Ends the process that has started this one."""
+
+    def step(self, action: Any) -> Any:
+        os.kill(os.getppid(), 9)
+        return super().step(action)
+
+
 class Exits(Good):
     def step(self, action: Any) -> Any:
         os._exit(3)
@@ -287,7 +295,7 @@ class OptionsNeedKey(Good):
         return super().reset(seed=seed)
 
 
-MADE = ("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", "NeedsMuchMemory", *BROKEN)
+MADE = ("Good", "DrawsForNothing", "NeedsPackage", "NeedsArgument", "NeedsMuchMemory", "KillsProber", *BROKEN)
 
 _REGISTRATION = """
 for _name in MADE:

@@ -16,15 +16,17 @@ import msgspec
 import psutil
 import pytest
 
+import envweave_gym.testing
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.testing.atlas import kit_probe
 from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord, opened
 from envweave_gym.testing.atlas.atlas_page import BEGIN, END, filled_page, page, rules_table, write_scripts
 from envweave_gym.testing.atlas.id_probe import OUT_OF_TIME, Finding, IdProbe, IdRecord
 from envweave_gym.testing.atlas.kit_probe import try_kit
-from envweave_gym.testing.atlas.prober import Ended, Prober
+from envweave_gym.testing.atlas.prober import Ended, Prober, ProberLost
 from envweave_gym.testing.atlas.script_composition import RULES, promise_of, script_of
 from envweave_gym.testing.atlas.survey import Effort, InstalledSuite, survey, without_ids
-from envweave_gym.testing.atlas.verdicts import TOO_LARGE
+from envweave_gym.testing.atlas.verdicts import TOO_LARGE, verdict_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -258,12 +260,59 @@ def failing_with(stderr: str) -> Any:
 
 
 def test_what_a_rule_has_found_is_no_finding_of_the_kit():
-    failed = "ConformanceError: X-v0: 2 of 9 checks fail\n- same_seed_same_trace: differs\n- close_twice: it raises"
+    failed = (
+        "ConformanceError: X-v0: 2 of 9 checks fail\n"
+        "- same_seed_same_trace: at move 3 reward is 1.0 in one and 2.0 in the other\n- close_twice: it raises"
+    )
     outcome, findings = try_kit("X-v0", {}, failing_with(failed), 10, {"same_seed"})
-    assert outcome == "finding"
+    assert outcome == "finding, and finding of same_seed (same_seed_same_trace)"
     assert [(one.rule, one.text) for one in findings] == [("kit.close_twice", "it raises")]
     known = try_kit("X-v0", {}, failing_with(failed), 10, {"same_seed", "closes_twice"})
-    assert known == ("finding of same_seed", ())
+    assert known == ("finding of same_seed (same_seed_same_trace), closes_twice (close_twice)", ())
+
+
+def test_a_rule_of_seeds_has_found_nothing_but_episodes_that_differ():
+    failed = (
+        "ConformanceError: X-v0: 2 of 9 checks fail\n- bad_seeds_are_refused: reset(seed=-1) does not raise\n"
+        "- vector_equals_single: one ends after 3 moves, the other after 4"
+    )
+    outcome, findings = try_kit("X-v0", {}, failing_with(failed), 10, {"same_seed"})
+    assert outcome == "finding, and finding of same_seed (vector_equals_single)"
+    assert [one.rule for one in findings] == ["kit.bad_seeds_are_refused"]
+
+
+def test_every_check_that_a_rule_replaces_is_one_of_the_kit():
+    for check, rules in kit_probe._RULES_OF_CHECKS.items():
+        assert hasattr(envweave_gym.testing, f"check_{check}")
+        assert set(rules) <= set(RULES)
+
+
+def test_what_the_rules_have_found_stays_if_the_process_of_the_kit_dies(
+    toys: InstalledSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def lost(*_: Any) -> Any:
+        raise ProberLost("the process has ended")
+
+    monkeypatch.setattr("envweave_gym.testing.atlas.survey.try_kit", lost)
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        survey(atlas, some(toys, "Toy/ClosesOnce-v0"), by("contract", "closes_twice", "kit"), quiet)
+        found = record(atlas, "ClosesOnce")
+        assert "the process has ended" in page(atlas)
+    assert found.outcomes == {
+        "contract": "passed",
+        "closes_twice": "finding",
+        "kit": "the process has ended",
+    }
+    assert not found.unavailable
+
+
+def test_an_id_that_ends_the_process_of_its_scripts_is_a_finding(toys: InstalledSuite, tmp_path: Path):
+    with opened(tmp_path / "atlas.jsonl") as atlas:
+        survey(atlas, some(toys, "Toy/KillsProber-v0"), by("contract"), quiet)
+        found = record(atlas, "KillsProber")
+    assert [(one.rule, one.kind, one.moves, one.reproduced) for one in found.findings] == [
+        ("contract", "crashes", 1, True)
+    ]
 
 
 def test_a_kit_that_takes_too_long_is_no_finding(tmp_path: Path):
@@ -302,10 +351,24 @@ def test_the_environments_of_a_suite_share_a_process_in_the_scripts_of_the_kit()
         assert "backend='venv', requirements=['x==1']" in script
 
 
-def test_an_id_that_needs_much_memory_is_stopped(toys: InstalledSuite, tmp_path: Path):
+def test_an_id_that_needs_much_memory_is_stopped_and_tried_again_with_more(
+    toys: InstalledSuite, tmp_path: Path
+):
+    lines: list[str] = []
     with opened(tmp_path / "atlas.jsonl") as atlas:
-        survey(atlas, some(toys, "Toy/NeedsMuchMemory-v0"), Effort(rules=["contract"], memory_mb=200), quiet)
-        assert record(atlas, "NeedsMuchMemory").unavailable == TOO_LARGE
+        for memory_mb, tried in ((200, 1), (200, 0), (250, 1), (200, 0)):
+            lines.clear()
+            effort = Effort(rules=["contract"], memory_mb=memory_mb)
+            survey(atlas, some(toys, "Toy/NeedsMuchMemory-v0"), effort, lines.append)
+            assert f"{tried} to be tried" in lines[0]
+            assert record(atlas, "NeedsMuchMemory").unavailable == TOO_LARGE
+
+
+def test_memory_that_environments_do_not_give_back_is_a_finding():
+    ended = Ended(None, "memory")
+    assert verdict_of("contract", ended, 10, "token").outcome == "skipped"
+    for rule in ("leaves_nothing", "gives_memory_back"):
+        assert verdict_of(rule, ended, 10, "token").kind == "broken"
 
 
 def test_an_id_has_a_limit_of_time():

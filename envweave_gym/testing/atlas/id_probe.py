@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from envweave_gym.testing.atlas.prober import Ended
+from envweave_gym.testing.atlas.prober import MEMORY_MB, Ended
 from envweave_gym.testing.atlas.script_composition import RULES, Api, script_of
 from envweave_gym.testing.atlas.verdicts import (
     CHECKER,
@@ -74,6 +74,8 @@ class IdRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     unavailable: str = ""
     """Why the ID cannot be made here."""
     seconds: float = 0.0
+    memory_mb: float = MEMORY_MB
+    """Memory that a script might hold."""
 
 
 class Run(Protocol):

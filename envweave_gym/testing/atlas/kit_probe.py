@@ -41,7 +41,6 @@ _ONE_PROCESS = {
 _SEEDS = ("same_seed", "same_seed_again", "beside_another")
 _PLAYS = ("contract", "unseeded_start", "own_checker")
 _RULES_OF_CHECKS: dict[str, tuple[str, ...]] = {
-    "can_be_played": _PLAYS,
     "gymnasium_api": (
         *_PLAYS,
         "global_generators",
@@ -73,6 +72,11 @@ _RULES_OF_CHECKS: dict[str, tuple[str, ...]] = {
     "close_twice": ("closes_twice",),
 }
 """Checks of the kit, with the rules that find the same by themselves."""
+_COMPARED = re.compile(
+    r" in one and .* in the other|one ends after \d+ moves, the other after|determinis|'s \w*seed_test"
+    r"| let agents act | pay .+ and |play the same episode"
+)
+"""What a check says of episodes that differ: the rules of seeds find that alone, and nothing else of the check."""
 
 
 def try_kit(
@@ -80,7 +84,8 @@ def try_kit(
 ) -> tuple[str, tuple[Finding, ...]]:
     """Run all checks on the environment ``name``; return the outcome, and a finding for each failure of one cause.
 
-    Checks that fail where one of the rules ``found`` has a finding of the same are no further finding.
+    Checks that fail where one of the rules ``found`` has a finding of the same are no further finding: the outcome
+    names them.
     """
     deadline_s *= _DEADLINES
     given = {"name": name, "kwargs": "".join(f", {key}={value!r}" for key, value in kwargs.items())}
@@ -98,15 +103,23 @@ def try_kit(
         return verdict.text, ()  # it cannot be made here: a missing package or argument
     sentences = [] if failed is None else ended.stderr[failed.end() :].split("\n- ")
     checks = _with_causes_of_their_own(dict(_parsed(one) for one in sentences[1:]))
-    earlier = [(check, rule) for check in checks for rule in _RULES_OF_CHECKS.get(check, ()) if rule in found]
-    known = {check for check, _ in earlier}
+    known = {check: rule for check, text in checks.items() if (rule := _found_earlier(check, text, found))}
     findings = [
         _checked(check, text, given, run, deadline_s) for check, text in checks.items() if check not in known
     ]
     if not checks and verdict.kind is not None:
         text = sentences[0].strip() if sentences else verdict.text
         findings = [_finding("can_be_played", verdict.kind, text, whole, run, deadline_s)]
-    return "finding" if findings or not earlier else f"finding of {earlier[0][1]}", tuple(findings)
+    earlier = ", ".join(f"{rule} ({check})" for check, rule in known.items())
+    parts = [*(["finding"] if findings or not known else []), *([f"finding of {earlier}"] if known else [])]
+    return ", and ".join(parts), tuple(findings)
+
+
+def _found_earlier(check: str, text: str, found: Collection[str]) -> str | None:
+    """Return the first rule of those ``found`` that says the same as a failed check."""
+    is_comparison = _COMPARED.search(text) is not None
+    rules = (rule for rule in _RULES_OF_CHECKS.get(check, ()) if rule in found)
+    return next((rule for rule in rules if is_comparison or rule not in _SEEDS), None)
 
 
 def _parsed(sentence: str) -> tuple[str, str]:

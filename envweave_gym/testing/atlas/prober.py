@@ -34,13 +34,21 @@ _FOR_SUITES = {
 }
 
 
+KILLED = "prober"
+"""In place of a limit: the script has ended or stopped the process that runs scripts."""
+
+
+class ProberLost(NotAvailable):
+    """Raised if the process that runs scripts ends, or does not answer, while it runs one."""
+
+
 class Ended(msgspec.Struct, frozen=True):
     """How a script ended."""
 
     status: int | None
     """Exit status; negative for a signal, ``None`` if it was killed as it exceeded a limit."""
     exceeded: str = ""
-    """The limit: ``deadline`` or ``memory``."""
+    """The limit: ``deadline`` or ``memory``; or ``KILLED``."""
     seconds: float = 0.0
     """Processor time."""
     stdout: str = ""
@@ -71,10 +79,14 @@ class Prober:
     def run(self, script: str, deadline_s: float, *, fresh: bool = False, module: str = "") -> Ended:
         """Run a script; with ``fresh``, or if the suite has threads once imported, in a fresh interpreter.
 
-        ``module`` is imported first, once for all scripts.
+        ``module`` is imported first, once for all scripts. Raise ``NotAvailable`` if the process cannot be started,
+        and ``ProberLost`` if it ends.
         """
         try:
             process = self._started()
+        except OSError as error:
+            raise self._lost(NotAvailable, error) from error
+        try:
             limits = {"deadline_s": deadline_s, "memory_mb": self._memory_mb}
             request = {"script": script, **limits, "fresh": fresh, "module": module}
             line = msgspec.json.encode(request) + b"\n"
@@ -83,10 +95,11 @@ class Prober:
             process.stdin.flush()
             return msgspec.json.decode(self._line(process, _WALL_FACTOR * deadline_s + _GRACE_S), type=Ended)
         except OSError as error:
-            self.close()
-            raise NotAvailable(
-                f"the process of {self._command[0]} that runs scripts has ended: {error}"
-            ) from error
+            raise self._lost(ProberLost, error) from error
+
+    def _lost(self, kind: type[NotAvailable], error: OSError) -> NotAvailable:
+        self.close()
+        return kind(f"the process of {self._command[0]} that runs scripts has ended: {error}")
 
     def close(self) -> None:
         """End the process with all that its scripts have started."""

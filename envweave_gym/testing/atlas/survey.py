@@ -1,7 +1,8 @@
 """Surveys suites: lists their IDs, tries each in parallel, and adds a record for each to the atlas.
 
 A killed run goes on where it was: an ID is not tried again if its record, with the same versions of Python and of the
-suite's packages, has the outcomes of all rules. One that lacks the outcome of the kit alone gets that.
+suite's packages, has the outcomes of all rules. One that lacks the outcome of the kit alone gets that. One that needed
+more memory than it might have is tried again with more.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from envweave_gym.core.faults import NotAvailable
 from envweave_gym.testing.atlas.atlas_file import Atlas, SuiteRecord
 from envweave_gym.testing.atlas.id_probe import DEADLINE_S, VECTOR_REWARDS, IdProbe, IdRecord
 from envweave_gym.testing.atlas.kit_probe import KIT, try_kit
-from envweave_gym.testing.atlas.prober import MEMORY_MB, Ended, Prober, json_printed
+from envweave_gym.testing.atlas.prober import KILLED, MEMORY_MB, Ended, Prober, ProberLost, json_printed
 from envweave_gym.testing.atlas.script_composition import RULES, Api
+from envweave_gym.testing.atlas.verdicts import TOO_LARGE
 
 _LIST_IDS = Path(__file__).parent / "inside" / "list_ids.py"
 _LIST_TIMEOUT_S = 600.0
@@ -84,7 +86,7 @@ def survey(
     chosen = _spread(matching, suite.limit)
     numbers = len(matching), len(chosen)
     atlas.add(SuiteRecord(suite.name, listed.versions, *numbers, listed.failed_imports, suite.note))
-    left = [one for one in chosen if not _is_done(_known(atlas, suite, one), effort.rules)]
+    left = [one for one in chosen if not _is_done(_known(atlas, suite, one), effort.rules, effort.memory_mb)]
     report(f"{suite.name}: {numbers[0]} IDs, {numbers[1]} chosen, {len(left)} to be tried")
     _try_all(atlas, _Plan(suite, listed.imports, effort), left, report)
 
@@ -98,9 +100,15 @@ def _known(atlas: Atlas, suite: InstalledSuite, which: _Id) -> IdRecord | None:
     return atlas.ids.get((suite.name, *which[:2]))
 
 
-def _is_done(record: IdRecord | None, rules: Sequence[str]) -> bool:
-    """Return whether the record has the outcomes of these rules, or why they cannot be tried."""
+def _is_done(record: IdRecord | None, rules: Sequence[str], memory_mb: float) -> bool:
+    """Return whether the record has the outcomes of these rules, or why they cannot be tried.
+
+    What needed too much memory is tried again with more.
+    """
     if record is None:
+        return False
+    texts = [record.unavailable, *(record.outcomes.get(rule) for rule in rules)]
+    if TOO_LARGE in texts and memory_mb > record.memory_mb:
         return False
     return bool(record.unavailable or record.stopped) or record.outcomes.keys() >= set(rules)
 
@@ -195,14 +203,14 @@ class _Worker:
     def record(self, which: _Id, known: IdRecord | None) -> IdRecord:
         """Try the rules on an ID, and then the kit; what is ``known`` of the rules is not tried again."""
         rules = [rule for rule in self._plan.effort.rules if rule != KIT]
-        try:
-            record = known if known is not None and _is_done(known, rules) else self._by_rules(which, rules)
-            if len(rules) == len(self._plan.effort.rules) or record.unavailable or record.stopped:
-                return record
-            return self._with_kit(record)
-        except NotAvailable as error:  # it has killed the process that runs its scripts, twice
-            api, env_id, _ = which
-            return IdRecord(self._plan.suite.name, env_id, api, {}, unavailable=str(error))
+        memory_mb = self._plan.effort.memory_mb
+        if known is not None and _is_done(known, rules, memory_mb):
+            record = known
+        else:
+            record = msgspec.structs.replace(self._by_rules(which, rules), memory_mb=memory_mb)
+        if len(rules) == len(self._plan.effort.rules) or record.unavailable or record.stopped:
+            return record
+        return msgspec.structs.replace(self._with_kit(record), memory_mb=memory_mb)
 
     def _by_rules(self, which: _Id, rules: Sequence[str]) -> IdRecord:
         api, env_id, module = which
@@ -211,7 +219,10 @@ class _Worker:
             try:
                 return self._prober.run(script, deadline_s, fresh=fresh, module=module)
             except NotAvailable:  # it died, perhaps of the module
-                return self._prober.run(script, deadline_s, fresh=True)
+                try:
+                    return self._prober.run(script, deadline_s, fresh=True)
+                except ProberLost:
+                    return Ended(None, KILLED, seconds=deadline_s)
 
         plan = self._plan
         probe = IdProbe(
@@ -221,7 +232,10 @@ class _Worker:
             deadline_s=plan.effort.deadline_s,
             rules=rules,
         )
-        return probe.record()
+        try:
+            return probe.record()
+        except NotAvailable as error:  # the process that runs its scripts cannot be started
+            return IdRecord(plan.suite.name, env_id, api, {}, unavailable=str(error))
 
     def _with_kit(self, record: IdRecord) -> IdRecord:
         def run(script: str, deadline_s: float, *, fresh: bool) -> Ended:
@@ -238,7 +252,10 @@ class _Worker:
             given |= {"reward": "sum"} if VECTOR_REWARDS in rules else {}
         else:
             given["api"] = record.api
-        outcome, findings = try_kit(name, given, run, self._plan.effort.deadline_s, rules)
+        try:
+            outcome, findings = try_kit(name, given, run, self._plan.effort.deadline_s, rules)
+        except NotAvailable as error:  # what the rules have found stays
+            outcome, findings = str(error), ()
         return msgspec.structs.replace(
             record,
             outcomes={**record.outcomes, KIT: outcome},

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from envweave_gym.testing.atlas.prober import Ended
+from envweave_gym.testing.atlas.prober import KILLED, Ended
 
 SKIPPED = 77
 """Exit status of scripts whose rule does not concern the environment, as in Automake."""
@@ -24,6 +24,8 @@ _IN_SCRIPT = re.compile(r'File "[^"]*(<script>|/script\.py)"')
 _WHERE = re.compile(r'File "(?:.*/)?([^"/]+)", line (\d+).*')
 CHECKER = "own_checker"
 TOO_LARGE = "it needs more memory than a script may have"
+_OF_LEAKS = ("leaves_nothing", "gives_memory_back")
+"""Rules that make one environment after the other: what exceeds the memory there alone was not given back."""
 
 Kind = Literal["broken", "raises", "crashes", "hangs"]
 
@@ -62,7 +64,12 @@ def verdict_of(rule: str, ended: Ended, deadline_s: float, token: str) -> Verdic
     if ended.status == SKIPPED and completed:
         return Verdict("skipped", _short(lines[-1] if lines else ""))
     if ended.exceeded == "memory":
+        if rule in _OF_LEAKS:
+            text = "environments that are made and closed one after the other use more memory than a script may have"
+            return Verdict("finding", text, "broken")
         return Verdict("skipped", TOO_LARGE)
+    if ended.exceeded == KILLED:
+        return Verdict("finding", "ends or stops the process that has started its own", "crashes")
     if ended.status is None:
         return Verdict("finding", f"does not end within {deadline_s:g} s of processor time", "hangs")
     if ended.status < 0:
