@@ -26,7 +26,7 @@ FOLDER = "ENVWEAVE_DATA"
 HUB_TIMEOUT_S = 5.0
 """Seconds that a request waits for the hub to answer at all."""
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,14 @@ def _table(source: Source[Any], dataset: str, split: str) -> Table | Sequence[An
     if dataset == source.hub and (found := _in_folder(source, split)):
         return table_of(found, source.row)
     path = Path(dataset).expanduser()
-    if path.exists() or path.is_absolute() or path.suffix in SUFFIXES or not _HUB_NAME.fullmatch(dataset):
+    if path.exists() or not may_be_on_hub(dataset):
         return table_of(_file(source, path, split), source.row)
     return _from_hub(source, dataset, split)
+
+
+def may_be_on_hub(dataset: str) -> bool:
+    """Return whether a value of ``dataset`` is the name of a data set on the hub, unless it is a path that exists."""
+    return bool(_HUB_NAME.fullmatch(dataset)) and Path(dataset).suffix not in SUFFIXES
 
 
 @lru_cache(maxsize=32)

@@ -15,7 +15,7 @@ import pytest
 from absent import needs_module
 from engines import client, ours
 from ray_clusters import gone
-from servers import TOKEN, running_server
+from servers import TOKEN, running_server, until
 from toy_images import images
 
 import envweave_gym
@@ -254,7 +254,7 @@ def test_a_demo_plays_on_a_server_at_a_url_and_leaves_no_session(
     with running_server("envweave/GSM8KMCQ-v0") as server:
         monkeypatch.setenv("ENVWEAVE_TOKEN", TOKEN)
         played_elsewhere(server.url, tinker_url, tmp_path)
-        assert server.gauge("envweave_sessions") == 0
+        until(lambda: server.gauge("envweave_sessions") == 0)
 
 
 def test_a_demo_plays_in_actors_of_ray_of_which_none_is_left(tinker_url: str, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_demo_starts_a_server_of_its_own_and_ends_it(tinker_url: str, tmp_path
 
 @pytest.mark.parametrize("demo", DEMOS)
 def test_a_folder_or_file_that_is_not_there_is_a_wrong_option(
-    demo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
     for name, words in (("missing.jsonl", "there is no such file"), ("empty", "has no file of rows")):
@@ -302,3 +302,11 @@ def test_a_folder_or_file_that_is_not_there_is_a_wrong_option(
         [line] = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: --data {tmp_path / name}: ")
         assert words in line
+    monkeypatch.chdir(tmp_path)
+    for name in ("./data", "../data", "mydata", "mydata/", "a/b/c", "some/rows.jsonl"):
+        with pytest.raises(SystemExit) as stopped:
+            demo.main(["--data", name])
+        assert stopped.value.code == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: --data {name}: there is no such file or folder")
+    assert demo.Options(data="owner/name.v2").dataset == {"dataset": "owner/name.v2"}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from envweave_gym.core.faults import shown
 from envweave_gym.data.rows import SUFFIXES
-from envweave_gym.data.sources import FOLDER
+from envweave_gym.data.sources import FOLDER, SYNTHETIC, may_be_on_hub
 from envweave_gym.providers.base import provider_of
 from envweave_gym.training.options import option
 from envweave_gym.training.tinker.grpo import train
@@ -47,7 +47,7 @@ class DemoOptions(TinkerOptions):
     def _check_data(self) -> None:
         """Raise ``ValueError`` for a path that is missing, or a folder without rows."""
         path = Path(self.data).expanduser()
-        if (path.is_absolute() or path.suffix in SUFFIXES) and not path.exists():
+        if not (path.exists() or self.data == SYNTHETIC or may_be_on_hub(self.data)):
             raise ValueError(
                 f"--data {self.data}: there is no such file or folder; give a folder or a .jsonl file of rows, "
                 "a name on the hub, or synthetic"
