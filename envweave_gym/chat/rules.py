@@ -55,5 +55,8 @@ class ChatTurn:
 
     @property
     def trainable(self) -> bool:
-        """Whether a trainer may learn from the reward: not if another role ended the episode."""
+        """Whether a trainer may learn from it.
+
+        Not if another role's reply ended the game, or several replies together.
+        """
         return self.ending is not Ending.OTHERS

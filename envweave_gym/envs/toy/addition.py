@@ -50,7 +50,8 @@ class AdditionEnv(TaskEnv[int, str, str]):
     The reply earns 1.0 if its first line is the result and nothing else, and otherwise 0.0. The prompt is
     plain text that a model without any training on chats continues. The splits share no pair of numbers, in
     neither order, and solved sums are of the train split. They are drawn for each episode, unless
-    ``same_examples`` asks for the same ones in every prompt, which a server then computes only once.
+    ``same_examples`` asks for the same ones in every prompt (but for one that would give the result away), which a
+    server then computes only once.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
