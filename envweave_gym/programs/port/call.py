@@ -90,16 +90,14 @@ class Call:
         A reply that raises an exception leaves the call open.
         """
         self.check(reply)
-        sampling = self.request.sampling
         with self._lock:
             if not self.is_open:
                 return False
-            data, chat = self._rendered(reply), self._chat_after(reply)
+            data = self._rendered(reply)
+            name = self._dialect.response_id(self.request, self.number)
+            if name is not None and self.request.sampling.get("store") is not False:
+                self._remember(name, self._chat_after(reply), len(self.request.body) + len(data))
             self._reply = reply
-            if (name := self._dialect.response_id(self.request, self.number)) and sampling.get(
-                "store"
-            ) is not False:
-                self._remember(name, chat, len(self.request.body) + len(data))
             return self._deliver(data)
 
     def _chat_after(self, reply: Reply) -> tuple[Message, ...]:
@@ -221,6 +219,7 @@ def _patience_s(headers: Mapping[str, str]) -> float:
     """Return the time for which a program waits for data, if it says so."""
     given = [math.inf]
     for name in _PATIENCE_HEADERS:
-        with suppress(KeyError, ValueError):
-            given.append(float(headers[name]))
+        if name in headers:
+            with suppress(ValueError):
+                given.append(float(headers[name]))
     return min(one for one in given if one > 0)
