@@ -104,15 +104,15 @@ def _wait_for(path: Path, kind: int, timeout_s: float, holder_does: str) -> int:
     begun, pause, is_silent = time.monotonic(), _FIRST_PAUSE_S, bool(holder_does)
     while (lock := _try(path, kind)) is None:
         waited_s = time.monotonic() - begun
+        if is_silent and waited_s > _SILENCE_S:
+            is_silent = False
+            line = f"envweave: waiting for another process, which {holder_does} and holds {path}"
+            print(line, file=sys.stderr, flush=True)
         if waited_s > timeout_s:
             raise NotAvailable(
                 f"another process of this user has held {path} for {timeout_s:g} s; "
                 f"find it with 'fuser {path}' and end it"
             )
-        if is_silent and waited_s > _SILENCE_S:
-            is_silent = False
-            line = f"envweave: waiting for another process, which {holder_does} and holds {path}"
-            print(line, file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE_S)
     return lock

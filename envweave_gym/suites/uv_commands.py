@@ -26,6 +26,8 @@ from envweave_gym.suites.wheel_correction import correct_wheel
 TIMEOUT_S = 3600.0
 """Longest time of one command of uv; large packages may be downloaded in it, or built."""
 _LONGEST_REASON_CHARS = 600
+_WITHOUT_OLD_SETUPTOOLS = (3, 12)
+"""First Python that the old setuptools cannot run on."""
 _KEPT = re.compile(
     r"UV_(INDEX|DEFAULT_INDEX|EXTRA_INDEX|NO_INDEX|FIND_LINKS|OFFLINE|CONFIG_FILE|NO_CONFIG|CACHE_DIR|NO_CACHE"
     r"|KEYRING_PROVIDER|CREDENTIALS_DIR|NATIVE_TLS|SYSTEM_CERTS|INSECURE_HOST|HTTPS?|NO_PROXY|REQUEST_TIMEOUT|CONCURRENT"
@@ -42,6 +44,8 @@ _OLD_PIP = "pip<24.1"
 """Version that reads such requirements of what it has built; uv does not."""
 _INVALID_METADATA = re.compile(r"\b(?P<name>[\w.-]+)==(?P<version>[\w.+!]+) has invalid metadata")
 _REFUSED_BY_SETUPTOOLS = re.compile(r"error in .+ setup command: '\w+' must be ")
+_INDEXES_OF_UV = re.compile(r"UV_(INDEX(_URL)?|DEFAULT_INDEX|EXTRA_INDEX_URL|NO_INDEX|OFFLINE)")
+_INDEXES_OF_PIP = {"PIP_INDEX_URL", "PIP_NO_INDEX"}
 _WHEELS_ONLY = ("--only-binary", ":all:")
 _OF_FOLDER = re.compile(r" @ file://(?P<path>[^;#]+?)(?=\s*;|\s*$)")
 _BOX_DRAWING = re.compile(r"\x1b\[[\d;]*m|[\u2500-\u257f\u25b6\u00d7]")
@@ -80,10 +84,7 @@ class Uv:
                 ) from error
             path = self._run("find", find)
         path = path.strip().splitlines()[-1]
-        code = "import platform; print(platform.python_version())"
-        done = subprocess.run(
-            [path, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = _asked_for_version(path)
         if done.returncode:
             raise NotAvailable(f"{self._what}: python={request!r} cannot run: {done.stderr.strip()[-300:]}")
         return path, done.stdout.strip()
@@ -158,6 +159,7 @@ class Uv:
 
     def _with_readable_metadata(self, name: str, version: str, interpreter: str) -> str:
         """Build the wheel of a package whose requirements uv cannot read, by pip, and return it as a requirement."""
+        self._check_indexes(f"{name}=={version}")
         kept = self._folder / "wheels"
         kept.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="envweave-wheels-") as scratch:
@@ -174,6 +176,15 @@ class Uv:
                 draft.unlink(missing_ok=True)
         return f"{name} @ file://{quote(str(target))}"
 
+    def _check_indexes(self, pin: str) -> None:
+        """Raise ``NotAvailable`` if uv has an index of its own, or none, and pip would take another one."""
+        own = sorted(name for name, value in os.environ.items() if value and _INDEXES_OF_UV.fullmatch(name))
+        if own and not any(os.environ.get(name) for name in _INDEXES_OF_PIP):
+            raise NotAvailable(
+                f"{self._what}: uv cannot read the requirements of {pin}, and pip, which can, would not take it from "
+                f"where {' and '.join(own)} say; set PIP_INDEX_URL or PIP_NO_INDEX too"
+            )
+
     def _run_building(self, verb: str, words: Sequence[str], text: str = "") -> str:
         """Run a command that may build packages, once more with an old setuptools if setuptools refuses one."""
         try:
@@ -188,7 +199,8 @@ class Uv:
         try:
             return self._run(verb, [*words, *self._for_builds], text)
         except NotAvailable as error:
-            if _INVALID_METADATA.search(str(error)):
+            python = words[words.index("--python") + 1]
+            if _INVALID_METADATA.search(str(error)) or _minor_of(python) < _WITHOUT_OLD_SETUPTOOLS:
                 raise
             raise NotAvailable(
                 f"{refused}; it has to be built with setuptools<66, which Python 3.12 and newer cannot run: give "
@@ -226,6 +238,16 @@ class Uv:
                 f"{self._what}: uv cannot {verb} it: {reason_in(complaint, process.returncode)}"
             )
         return out
+
+
+def _asked_for_version(python: str) -> subprocess.CompletedProcess[str]:
+    code = "import platform; print(platform.python_version())"
+    return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def _minor_of(python: str) -> tuple[int, ...]:
+    """Return the first two numbers of an interpreter's version; an empty tuple if it cannot say them."""
+    return tuple(int(number) for number in _asked_for_version(python).stdout.split(".")[:2])
 
 
 def _environ() -> dict[str, str]:

@@ -35,9 +35,9 @@ def test_environments_share_a_process_until_the_end_of_the_block(toy: dict[str, 
         assert {*rows.reset(seed=0)[1]["pid"]} == {pid}
         rows.close()
     assert pid_of(again) == pid  # it has an environment left
+    process = psutil.Process(pid)
     again.close()
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
-    assert not psutil.pid_exists(pid)
+    assert psutil.wait_procs([process], timeout=60)[0] == [process]
 
 
 def test_a_shared_process_that_dies_is_replaced(toy: dict[str, Any]):

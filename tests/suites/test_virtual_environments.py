@@ -112,7 +112,7 @@ def test_a_package_that_cannot_be_built_leaves_nothing(offline: Path, tmp_path: 
 
 @pytest.mark.parametrize("works_with", ["65.0", "64.0"])
 def test_a_package_that_setuptools_refuses_is_built_with_an_old_one(
-    offline: Path, wheels: Path, tmp_path: Path, works_with: str
+    offline: Path, wheels: Path, tmp_path: Path, works_with: str, monkeypatch: pytest.MonkeyPatch
 ):
     for version in ("65.0", "80.0"):
         toy_wheel(wheels, "setuptools", version, {"setuptools.py": f"VERSION = '{version}'\n"})
@@ -126,9 +126,31 @@ def test_a_package_that_setuptools_refuses_is_built_with_an_old_one(
         interpreter = interpreter_of([str(folder)], install=True)
         assert printed(interpreter, "import old; print(old.X)") == "1"
         return
-    with pytest.raises(NotAvailable, match=r"'extras_require' must be .*python='3\.11' or older$"):
-        interpreter_of([str(folder)], install=True)
+    for version, advises in (((3, 11), False), ((3, 12), True)):
+        monkeypatch.setattr(uv_commands, "_minor_of", lambda python, version=version: version)
+        with pytest.raises(NotAvailable, match=r"'extras_require' must be ") as refused:
+            interpreter_of([str(folder)], install=True)
+        assert str(refused.value).endswith("give python='3.11' or older") == advises
     assert everything_in(offline) == []
+
+
+@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_OFFLINE"])
+def test_pip_takes_no_package_from_another_index_than_uv(
+    offline: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.delenv("UV_OFFLINE")
+    monkeypatch.setenv(name, "1")
+    uv = uv_commands.Uv(Path(), "MyEnv-v0")
+    with pytest.raises(NotAvailable, match=rf"requirements of gym==0\.21\.0, .* where {name} say"):
+        uv._with_readable_metadata("gym", "0.21.0", sys.executable)
+    for given in ("PIP_INDEX_URL", "PIP_NO_INDEX"):
+        with monkeypatch.context() as patched:
+            patched.setenv(given, "1")
+            uv._check_indexes("gym==0.21.0")
+
+
+def test_the_version_of_an_interpreter_is_its_own():
+    assert uv_commands._minor_of(sys.executable) == sys.version_info[:2]
 
 
 def test_an_interrupted_install_leaves_nothing_and_its_environment_is_made_by_the_next(
