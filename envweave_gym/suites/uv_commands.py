@@ -1,8 +1,9 @@
 """Runs ``uv``: finds interpreters, resolves requirements to pins, makes virtual environments and installs into them.
 
-Pins depend on the requirements, the Python and the index alone. So each command runs in the cache folder, where an
-empty ``uv.toml`` ends uv's search for a project's settings, and gets only those variables of uv that say where
-packages come from. The user's own settings file holds, but for the two that choose among versions.
+Pins depend on the requirements, the Python, the index and the user's settings file alone. So each command
+runs in the cache folder, where an empty ``uv.toml`` ends uv's search for a project's settings, and gets only those
+variables of uv that say where packages come from. The user's own settings file holds, but for ``resolution`` and
+``prerelease``.
 """
 
 from __future__ import annotations
