@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +16,7 @@ import pytest
 from absent import needs_module
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.training.tinker import connection as connections
 from envweave_gym.training.tinker.connection import Connection, RequestRefused, ServerLost
 from envweave_gym.training.tinker.waiting import Waits
 
@@ -159,6 +162,19 @@ def test_a_local_server_that_hangs_is_started_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(connection, "_new_service", opened)
     connection.reconnect(20.0, print)
     assert (local.restarts, connection.service) == (1, "a session")
+
+
+def test_the_filter_of_the_sdks_log_stays_until_the_last_connection_closes():
+    log, ends = logging.getLogger("tinker.lib.retry_handler"), [ExitStack(), ExitStack()]
+    before = list(log.filters)
+    record = log.makeRecord(log.name, logging.ERROR, "", 0, "failed with non-retryable error", (), None)
+    for end in ends:
+        connections._filter_log(end)
+    ends[0].close()
+    assert not log.filter(record)
+    ends[1].close()
+    assert log.filters == before
+    assert log.filter(record)
 
 
 class Clock:

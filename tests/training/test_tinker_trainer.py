@@ -521,6 +521,24 @@ def test_a_run_that_fails_before_its_first_row_leaves_an_earlier_one_as_it_is(
     assert grpo.train(ID, replace(chosen, resume=True, episodes=12))["updates"] == 3
 
 
+@pytest.mark.parametrize("kind", [NotAvailable, InvalidArgument, RequestRefused])
+@pytest.mark.usefixtures("offline", "registries")
+def test_a_server_that_does_not_come_back_ends_the_run_with_the_reason_of_its_loss(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def update(*args: Any) -> Any:
+        raise ServerLost("the server has forgotten this run")
+
+    def reconnect(*args: Any) -> None:
+        raise kind("it did not come back")
+
+    monkeypatch.setattr(Learned, "sampler", alternating)
+    monkeypatch.setattr(Learned, "update", update)
+    monkeypatch.setattr(Connected, "reconnect", reconnect)
+    with pytest.raises(kind, match="has forgotten this run; then: it did not come back"):
+        grpo.train(ID, options(tmp_path))
+
+
 @pytest.mark.parametrize("refused", ["write_text", "unlink"])
 @pytest.mark.usefixtures("offline", "registries")
 def test_a_disk_that_is_full_at_the_first_row_costs_no_earlier_run(

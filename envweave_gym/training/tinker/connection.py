@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
-from functools import cached_property
+from contextlib import ExitStack, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -92,10 +92,12 @@ class Connection:
             self.models = models_of(self.base_url, self._key or "", self.waits)
         os.environ.setdefault("TINKER_TELEMETRY", "0")
         self._sdk = need("tinker", "tinker", "training with Tinker")
-        logging.getLogger("tinker.lib.retry_handler").addFilter(_is_no_handled_failure)
-        if by_sdk:
-            self.models = self._models_by_sdk()
-        self.service = self._new_service()
+        with ExitStack() as opening:
+            _filter_log(opening)
+            if by_sdk:
+                self.models = self._models_by_sdk()
+            self.service = self._new_service()
+            self._exit = opening.pop_all()
 
     def _models_by_sdk(self) -> dict[str, Model]:
         """Return the models that the SDK names; this checks the key."""
@@ -274,12 +276,13 @@ class Connection:
 
     def close(self, status: str = "success") -> None:
         """Close the session, and end the local server if there is one."""
-        future = self._discard(status)
-        if future is not None and self._answers():
-            with suppress(Exception):
-                future.result(timeout=CLOSE_S)
-        if self.local is not None:
-            self.local.close()
+        with self._exit:
+            future = self._discard(status)
+            if future is not None and self._answers():
+                with suppress(Exception):
+                    future.result(timeout=CLOSE_S)
+            if self.local is not None:
+                self.local.close()
 
 
 def _failed_with(future: Any, error: Exception) -> bool:
@@ -287,6 +290,13 @@ def _failed_with(future: Any, error: Exception) -> bool:
     # The future of a sample has both kinds of methods, of which those of a standard future warn.
     inner = future.future() if hasattr(future, "future") else future
     return inner.done() and not inner.cancelled() and inner.exception() is error
+
+
+def _filter_log(exit_stack: ExitStack) -> None:
+    """Filter the SDK's log until the end of ``exit_stack``, by a filter for each connection."""
+    log, own = logging.getLogger("tinker.lib.retry_handler"), partial(_is_no_handled_failure)
+    log.addFilter(own)
+    exit_stack.callback(log.removeFilter, own)
 
 
 def _is_no_handled_failure(record: logging.LogRecord) -> bool:

@@ -269,7 +269,10 @@ class TrainingRun(ABC):
         self._reconnects += 1
         if self._reconnects > MAX_RECONNECTS:
             raise NotAvailable(f"{error}, {self._reconnects} times without an update in between") from error
-        self.connection.reconnect(self.options.server_wait, self._report)
+        try:
+            self.connection.reconnect(self.options.server_wait, self._report)
+        except (NotAvailable, InvalidArgument) as failure:  # say why it was lost, too
+            raise type(failure)(f"{error}; then: {failure}") from failure
         self._report(f"{error}; going on from update {self.state.update}")
         self.learners = {}
 
