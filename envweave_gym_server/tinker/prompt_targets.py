@@ -17,6 +17,8 @@ from envweave_gym_server.tinker.api_errors import BadInput
 from envweave_gym_server.tinker.models.prompt_scores import PromptTargets
 
 EMPTY = -1
+MAX_VALUES = 16 << 20
+"""Values of a table, which take 8 bytes each."""
 
 
 class TokenTable(msgspec.Struct):
@@ -35,6 +37,8 @@ class TokenTable(msgspec.Struct):
                 f"{name} has the shape {self.shape}; give [{prompt_length - 1}, K] for this prompt, with K from 1 to "
                 f"{vocabulary}"
             )
+        if len(self.data) > MAX_VALUES:
+            raise BadInput(f"{name} has {len(self.data)} values; give {MAX_VALUES} at most")
         wrong = next((token for token in self.data if not EMPTY <= token < vocabulary), None)
         if wrong is not None:
             raise BadInput(f"{name} has the token {wrong}; the model has tokens 0 to {vocabulary - 1}")

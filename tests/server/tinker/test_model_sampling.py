@@ -12,11 +12,12 @@ import pytest
 import torch
 from random_models import CONTEXT, VOCABULARY, random_adapter, reference_model, transformer_of
 
-from envweave_gym_server.tinker.models import decoding, decoding_batch
+from envweave_gym_server.tinker.models import decoding, decoding_batch, prompt_scores
 from envweave_gym_server.tinker.models.decoding import SampleRequest, SampleResult, check_request, sample
 from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch
 from envweave_gym_server.tinker.models.llama import Transformer, precision_for
 from envweave_gym_server.tinker.models.losses import Datum
+from envweave_gym_server.tinker.models.prompt_scores import PromptTargets, score_prompt
 from envweave_gym_server.tinker.models.row_groups import assign_slots, rank_in_group
 from envweave_gym_server.tinker.models.token_choice import ChoiceRules, choose
 from envweave_gym_server.tinker.models.training_pass import forward
@@ -146,6 +147,23 @@ def test_a_sequence_ends_at_the_end_of_the_context(transformer: Transformer):
     prompt = [1] * (CONTEXT - 3)
     [result] = sample(transformer, None, [SampleRequest(prompt, 2, 100)], text_of)
     assert [(len(row.tokens), row.stop_reason) for row in result.sequences] == [(3, "length")] * 2
+
+
+def test_targets_are_those_of_their_rows_in_every_chunk_of_a_prompt(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prompt_scores, "_CHUNK_TOKENS", 4)
+    logits = torch.randn(11, 7, generator=torch.Generator().manual_seed(0))
+    # Several in a row, in the last row of a chunk and the first of the next one, and none in the last chunk.
+    rows, tokens = np.array([0, 0, 3, 3, 4, 7]), np.array([6, 1, 2, 2, 5, 0])
+    for chosen in (slice(None), slice(2, 3), slice(0, 0)):
+        targets = PromptTargets(rows[chosen], tokens[chosen])
+        found = score_prompt(
+            lambda states: states, logits, [1] * 11, wants_logprobs=True, top=0, targets=targets
+        )
+        expected = logits.log_softmax(-1)
+        assert found.target_logprobs == pytest.approx(
+            expected[rows[chosen], tokens[chosen]].numpy(), abs=1e-6
+        )
+        assert found.logprobs == [None, *map(pytest.approx, expected[:-1, 1].tolist())]
 
 
 def test_prompt_logprobs_begin_with_the_second_token(transformer: Transformer):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from flask import Flask
 
+from envweave_gym_server.tinker import prompt_targets
 from envweave_gym_server.tinker.api_errors import BadInput, Busy, Gone, NotFound
 from envweave_gym_server.tinker.api_key import find_key
 from envweave_gym_server.tinker.checkpoints import CheckpointFile, Checkpoints, checked_name, parts_of
@@ -33,6 +34,19 @@ from envweave_gym_server.tinker.request_bodies import LoraConfig
 from envweave_gym_server.tinker.samplers import Sampler, Samplers, Weights
 
 # Futures
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_table_of_targets_has_at_most_a_number_of_values(monkeypatch: pytest.MonkeyPatch, sparse: bool):
+    monkeypatch.setattr(prompt_targets, "MAX_VALUES", 4)
+    for columns, fits in ((2, True), (3, False)):
+        indices = ([0, columns, 2 * columns], [*range(columns)] * 2) if sparse else (None, None)
+        table = prompt_targets.TokenTable([3] * 2 * columns, [2, columns], *indices)
+        if fits:
+            assert table.targets(3, 10).rows.tolist() == [0, 0, 1, 1]
+        else:
+            with pytest.raises(BadInput, match="has 6 values; give 4 at most"):
+                table.targets(3, 10)
 
 
 def done(futures: Futures, request_id: str, size: int = 10) -> None:
