@@ -23,10 +23,10 @@ from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import RAISED, Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, brief, same
 
-_OPENGL = re.compile(r"OpenGL|\bGL\b|\b(EGL|GLX|GLFW|GLEW|GLUT)|gladLoadGL|OSMesa")
+_OPENGL = re.compile(r"OpenGL|\b(lib)?GLU?\b|\b(lib)?(EGL|GLX|GLFW|GLEW|GLUT|GLE(rr|xc))|gladLoadGL|OSMesa")
 _MISSING = re.compile(
-    r"DependencyNotInstalled|ModuleNotFoundError|No module named|NoSuchDisplay|open (the )?display|\$DISPLAY"
-    rf"|DISPLAY environment|{_OPENGL.pattern}"
+    r"DependencyNotInstalled|ModuleNotFoundError|No module named|NoSuchDisplay|(open|connect to) (the )?display"
+    rf"|\$DISPLAY|DISPLAY environment|{_OPENGL.pattern}"
 )
 """Names of exceptions and libraries in texts that say that there is no package or no display to render with."""
 ALL_MODES = "*"

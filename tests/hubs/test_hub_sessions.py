@@ -6,10 +6,12 @@ import copy
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -20,7 +22,7 @@ from stub_program import stub_package
 import envweave_gym
 from envweave_gym import messages_of, parse_action, state_of
 from envweave_gym.core.faults import EnvironmentCrashed, InvalidAction, InvalidArgument
-from envweave_gym.hubs.prime import hub_chats, hub_packages
+from envweave_gym.hubs.prime import hub_chats, hub_packages, hub_session
 
 Make = Callable[..., Any]
 
@@ -174,6 +176,31 @@ def test_a_program_that_hangs_is_a_timeout(make: Make):
     _, _, _, truncated, info = env.step("0")
     assert (truncated, info["fault"].kind) == (True, "timeout")
     env.close()
+    assert programs() == []
+
+
+def test_a_close_before_the_thread_that_ends_a_program_gives_it_the_same_time(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    class NeverBegun(threading.Thread):
+        def start(self) -> None:
+            """Stand for a thread that has not begun yet."""
+
+    waits: list[float] = []
+    close = hub_session._Program.close
+
+    def closing(self: hub_session._Program, patience_s: float) -> None:
+        waits.append(patience_s)
+        close(self, patience_s)
+
+    monkeypatch.setattr(hub_session._Program, "close", closing)
+    env = make("hang later", step_timeout=1.0, on_fault="truncate")
+    env.reset(seed=0)
+    monkeypatch.setattr(hub_session, "threading", SimpleNamespace(Thread=NeverBegun, RLock=threading.RLock))
+    assert env.step("0")[-1]["fault"].kind == "timeout"
+    assert waits == []
+    env.close()
+    assert waits[0] == hub_session._CLOSE_PATIENCE_S
     assert programs() == []
 
 

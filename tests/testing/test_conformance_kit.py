@@ -409,6 +409,10 @@ def test_a_missing_display_is_no_failure_of_other_packages_and_is_met_once() -> 
         ("mujoco: gladLoadGL error", True),
         ("no display name and no $DISPLAY environment variable", True),
         ("Unable to load EGL library", True),
+        ("GLException: (0x500) invalid enumerant", True),
+        ("libGL.so.1: cannot open shared object file", True),
+        ('Library "GLU" not found.', True),
+        ("couldn't connect to display", True),
     ],
 )
 def test_only_a_missing_package_or_display_keeps_a_mode_from_being_rendered(
