@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from envweave_gym.typed.json_space import JsonOf
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _NOT_SPACE = re.compile(r"\S")
 _LONGEST_SHOWN_CHARS = 200
+_LOWEST_LOGPROB = -9999.0
+"""What programs get for ``-inf``, which JSON does not have; OpenAI sends the same."""
 _FORM = '<tool_call>{"name": "…", "arguments": {…}}</tool_call>'
 
 
@@ -46,12 +49,16 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         lengths = {len(one) for one in (self.token_ids, self.tokens, self.logprobs) if one is not None}
         if len(lengths) > 1:
             raise ValueError("token_ids, tokens and logprobs differ in length; give one of each for a token")
+        if any(math.isnan(one) or one == math.inf for one in self.logprobs or ()):
+            raise ValueError(
+                "logprobs has NaN or infinity; give numbers, or -inf for a token of no probability"
+            )
 
     def sampled(self) -> list[tuple[str, int | None, float]]:
         """Return text, ID and log-probability of each token; none without log-probabilities."""
         if self.logprobs is None:
             return []
-        logprobs = self.logprobs
+        logprobs = [max(one, _LOWEST_LOGPROB) for one in self.logprobs]
         ids: list[int | None] = [*(self.token_ids or [None] * len(logprobs))]
         texts = self.tokens or [f"token_id:{one}" if one is not None else "" for one in ids]
         return list(zip(texts, ids, logprobs, strict=True))

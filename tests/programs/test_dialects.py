@@ -254,6 +254,27 @@ def test_fields_that_would_break_the_reply_are_refused(fields: dict[str, Any]):
         bare("responses", **fields)
 
 
+def test_what_refers_to_a_store_of_openai_is_refused():
+    for fields in ({"conversation": "conv_1"}, {"input": [{"type": "item_reference", "id": "msg_1"}]}):
+        with pytest.raises(BadRequest, match="not supported"):
+            bare("responses", **fields)
+
+
+def test_log_probabilities_are_numbers_that_json_has():
+    for odd in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="logprobs has"):
+            Reply("a", logprobs=[odd])
+    reply = Reply("a", tokens=["a"], logprobs=[float("-inf")])
+    for name, field in {
+        "chat_completions": {"logprobs": True},
+        "legacy_completions": {"logprobs": 1},
+        "responses": {"include": ["message.output_text.logprobs"]},
+        "gemini": {"generationConfig": {"responseLogprobs": True}},
+    }.items():
+        body = json.dumps(DIALECTS[name].reply_body(bare(name, **field), reply, 1), allow_nan=False)
+        assert "-9999.0" in body
+
+
 def test_token_ids_without_log_probabilities_are_answered():
     request = bare("responses", include=["message.output_text.logprobs"])
     body = DIALECTS["responses"].reply_body(request, Reply("a", token_ids=[1]), 1)
@@ -598,6 +619,11 @@ def test_tools_of_namespaces_and_custom_tools_are_called_in_their_own_way():
     request = bare("responses", tools=tools)
     names = [tool[tool["type"]]["name"] for tool in request.tools[:3]]
     assert names == ["spawn", "two.spawn", "patch"]
+    beside = bare("responses", tools=[*tools[:1], {"type": "function", "name": "spawn"}])
+    assert [tool["function"]["name"] for tool in beside.tools] == ["one.spawn", "spawn"]
+    given = Reply(tool_calls=[ToolCall("one.spawn"), ToolCall("spawn")])
+    items = DIALECTS["responses"].reply_body(beside, given, 1)["output"]
+    assert [(item["name"], item.get("namespace")) for item in items] == [("spawn", "one"), ("spawn", None)]
     assert request.tools[3] == {"type": "web_search"}
     calls = [ToolCall("spawn"), ToolCall("two.spawn"), ToolCall("patch", {"input": "*** Begin"})]
     reply = Reply(tool_calls=[*calls, ToolCall("patch", "*** End")])

@@ -145,7 +145,7 @@ def _logprobs(request: ModelRequest, reply: Reply) -> Fields:
         {"token": token, "logProbability": logprob, **({} if token_id is None else {"tokenId": token_id})}
         for token, token_id, logprob in reply.sampled()
     ]
-    mean = sum(reply.logprobs) / len(reply.logprobs)
+    mean = sum(one["logProbability"] for one in chosen) / len(chosen)
     return {"avgLogprobs": mean, "logprobsResult": {"chosenCandidates": chosen, "topCandidates": []}}
 
 

@@ -78,10 +78,11 @@ def _choice(request: ModelRequest, reply: Reply, content: str, finish_reason: st
     wanted = request.sampling.get("logprobs")
     # 0 asks for the log-probabilities of the sampled tokens alone.
     if wanted is not None and wanted is not False and reply.logprobs is not None:
-        tokens = [token for token, _, _ in reply.sampled()]
+        sampled = reply.sampled()
+        tokens = [token for token, _, _ in sampled]
         logprobs = {
             "tokens": tokens,
-            "token_logprobs": reply.logprobs,
+            "token_logprobs": [logprob for _, _, logprob in sampled],
             "top_logprobs": None,
             "text_offset": [0, *accumulate(map(len, tokens))][: len(tokens)],
         }

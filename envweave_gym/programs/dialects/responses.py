@@ -51,6 +51,10 @@ class Responses(Dialect):
         """Return the request in a body; raise :class:`BadRequest` if it is none."""
         if fields.pop("background", False):
             raise BadRequest("'background' is not supported; wait for the response")
+        if fields.pop("conversation", None) is not None:
+            raise BadRequest(
+                "'conversation' is not supported; use 'previous_response_id', or send the whole input"
+            )
         model = text(fields.pop("model", None), "model")
         instructions = text(fields.pop("instructions", None) or "", "instructions")
         messages = list[Message]()
@@ -247,6 +251,8 @@ def _messages(given: Any) -> Iterable[Message]:
                 messages.append(msgspec.structs.replace(last, tool_calls=[*(last.tool_calls or []), call]))
             else:
                 messages.append(Message("assistant", None, [call]))
+        elif kind == "item_reference":
+            raise BadRequest("'item_reference' is not supported; send the item itself")
         else:  # such as reasoning, or calls of built-in tools
             messages.append(Message("assistant", [item]))
     return messages
@@ -272,7 +278,11 @@ def _part(part: Fields) -> Fields:
 
 
 def _tools(given: list[Fields]) -> list[Fields]:
-    tools, names = list[Fields](), set[str]()
+    tools = list[Fields]()
+    # Functions outside of namespaces have their own names, wherever they stand in the list.
+    names = {
+        one["name"] for one in given if one.get("type") != "namespace" and isinstance(one.get("name"), str)
+    }
     for one in given:
         text(one.get("type", ""), "type")
         if one.get("type") != "namespace":
