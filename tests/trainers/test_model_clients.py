@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from envweave_gym.programs.port import call as port_call
 from envweave_gym.programs.port.call import Call
 from envweave_gym.programs.port.model_port import ModelPort
 from envweave_gym.programs.reply import Reply, ToolCall
@@ -357,15 +359,34 @@ def retried(answers: Answers, ask: Callable[[], str]) -> None:
     assert len(answers.calls) == 1
 
 
-def test_retries_of_openai_and_anthropic_are_answered_once(port: ModelPort, answers: Answers):
+def test_retries_of_openai_and_anthropic_are_answered_once(
+    port: ModelPort, answers: Answers, monkeypatch: pytest.MonkeyPatch
+):
     from anthropic import Anthropic
     from openai import OpenAI
 
-    with OpenAI(base_url=port.url(), api_key=port.token, max_retries=3, timeout=0.5) as client:
+    # They say how long they wait: a port that heeds that sees no retry.
+    monkeypatch.setattr(port_call, "_patience_s", lambda _: math.inf)
+    given: Any = {"timeout": 0.5, "max_retries": 3}
+    with OpenAI(base_url=port.url(), api_key=port.token, **given) as client:
         retried(answers, lambda: client.chat.completions.create(**CHAT).choices[0].message.content)  # pyright: ignore
     answers.calls.clear()
-    with Anthropic(base_url=port.root(), api_key=port.token, max_retries=3, timeout=0.5) as client:
+    with Anthropic(base_url=port.root(), api_key=port.token, **given) as client:
         retried(answers, lambda: client.messages.create(**MESSAGES).content[0].text)
+
+
+def test_a_slow_answer_keeps_a_client_that_says_how_long_it_waits(port: ModelPort, answers: Answers):
+    from openai import OpenAI
+
+    def wait(call: Call) -> None:
+        pause = threading.Event()
+        while call._beats < 3 and call.attempts < 2:
+            pause.wait(0.01)
+
+    answers.wait = wait
+    with OpenAI(base_url=port.url(), api_key=port.token, max_retries=3, timeout=2.0) as client:
+        assert client.chat.completions.create(**CHAT).choices[0].message.content == "hello"  # pyright: ignore
+    assert [call.attempts for call in answers.calls] == [1]
 
 
 def test_slow_answers_reach_every_client_in_json_and_as_streams(answers: Answers):

@@ -141,11 +141,12 @@ def _reply_parts(reply: Reply, number: int) -> list[Fields]:
 def _logprobs(request: ModelRequest, reply: Reply) -> Fields:
     if not request.sampling.get("logprobs") or not reply.logprobs:
         return {}
+    sampled = reply.sampled()
     chosen = [
         {"token": token, "logProbability": logprob, **({} if token_id is None else {"tokenId": token_id})}
-        for token, token_id, logprob in reply.sampled()
+        for token, token_id, logprob in sampled
     ]
-    mean = sum(one["logProbability"] for one in chosen) / len(chosen)
+    mean = sum(logprob for _, _, logprob in sampled) / len(sampled)
     return {"avgLogprobs": mean, "logprobsResult": {"chosenCandidates": chosen, "topCandidates": []}}
 
 
