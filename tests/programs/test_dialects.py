@@ -550,8 +550,26 @@ def test_a_legacy_reply_in_json_and_as_a_stream():
 @pytest.mark.parametrize("name", DIALECTS)
 def test_an_empty_reply_is_an_empty_text(name: str):
     dialect = DIALECTS[name]
-    assert dialect.reply_body(bare(name), Reply(), 1)
-    assert events(dialect.reply_events(bare(name, stream=True), Reply(), 1, 0))
+    body = dialect.reply_body(bare(name), Reply(), 1)
+    texts = {
+        "chat_completions": lambda: body["choices"][0]["message"]["content"],
+        "legacy_completions": lambda: body["choices"][0]["text"],
+        "responses": lambda: [part["text"] for item in body["output"] for part in item["content"]],
+        "anthropic_messages": lambda: [block["text"] for block in body["content"]],
+        "gemini": lambda: [part["text"] for part in body["candidates"][0]["content"]["parts"]],
+    }
+    assert texts[name]() in ("", [""])
+    stream = events(dialect.reply_events(bare(name, stream=True), Reply(), 1, 0))
+    last = {
+        "chat_completions": lambda: stream[-1]["choices"][0]["finish_reason"] == "stop",
+        "legacy_completions": lambda: stream[-1]["choices"][0]["finish_reason"] == "stop",
+        "responses": lambda: stream[-1]["response"]["output"] == body["output"],
+        "anthropic_messages": lambda: (
+            [one["type"] for one in stream][-2:] == ["message_delta", "message_stop"]
+        ),
+        "gemini": lambda: stream == [body],
+    }
+    assert last[name]()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import queue
 import socket
 import threading
@@ -444,8 +445,18 @@ def test_the_port_serves_a_socket_that_its_owner_has_made(calls: queue.SimpleQue
     assert listener.fileno() == -1
 
 
+def open_sockets() -> set[str]:
+    """The sockets of this process, by inode."""
+    found = set[str]()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return {one for one in found if one.startswith("socket:")}
+
+
 def test_a_closed_port_leaves_no_threads_and_no_descriptors(calls: queue.SimpleQueue[Call]):
     threads = {*threading.enumerate()}
+    descriptors = open_sockets()
     port = ModelPort(calls.put)
     clients = [Client(port, {**CHAT, "model": str(n)}) for n in range(20)]
     for _ in clients:
@@ -457,6 +468,7 @@ def test_a_closed_port_leaves_no_threads_and_no_descriptors(calls: queue.SimpleQ
         with pytest.raises((http.client.HTTPException, OSError)):
             client.answer()
         client.connection.close()
+    assert open_sockets() <= descriptors
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port.number), timeout=20)
 
