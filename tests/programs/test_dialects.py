@@ -492,14 +492,14 @@ def test_a_response_in_json_and_as_a_stream():
     assert [one["item"] for one in stream if one["type"] == "response.output_item.done"] == body["output"]
 
 
-@pytest.mark.parametrize("beats", [1, 2, 5])
-def test_a_slow_response_repeats_an_event_and_goes_on_counting(beats: int):
+@pytest.mark.parametrize("keep_alives", [1, 2, 5])
+def test_a_slow_response_repeats_an_event_and_goes_on_counting(keep_alives: int):
     dialect, request = DIALECTS["responses"], bare("responses", stream=True)
-    pieces = [dialect.beat(request, 3, number) for number in range(beats)]
-    stream = events(b"".join([*pieces, dialect.reply_events(request, REPLY, 3, beats)]))
+    pieces = [dialect.keep_alive(request, 3, number) for number in range(keep_alives)]
+    stream = events(b"".join([*pieces, dialect.reply_events(request, REPLY, 3, keep_alives)]))
     assert [one["sequence_number"] for one in stream] == list(range(len(stream)))
     kinds = [one["type"] for one in stream]
-    assert kinds[: beats + 1] == ["response.created", *["response.in_progress"] * beats]
+    assert kinds[: keep_alives + 1] == ["response.created", *["response.in_progress"] * keep_alives]
     assert kinds.count("response.created") == 1
     assert kinds[-1] == "response.completed"
 

@@ -43,7 +43,7 @@ def port(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
 @pytest.fixture
 def slow(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
     """A port that takes every answer for a slow one."""
-    opened = ModelPort(calls.put, hold_s=0.05, beat_s=0.05)
+    opened = ModelPort(calls.put, head_delay_s=0.05, keep_alive_s=0.05)
     yield opened
     opened.close()
 
@@ -316,14 +316,14 @@ def test_few_ended_calls_are_retained(
 # Slow answers
 
 
-def beats(call: Call, number: int) -> None:
-    until(lambda: call._beats >= number)
+def wait_for_keep_alives(call: Call, number: int) -> None:
+    until(lambda: call._keep_alives >= number)
 
 
 def test_a_slow_answer_in_json_comes_after_spaces(slow: ModelPort, calls: queue.SimpleQueue[Call]):
     attempt = Attempt(slow)
     call = calls.get(timeout=20)
-    beats(call, 2)
+    wait_for_keep_alives(call, 2)
     call.answer(Reply("slow"))
     text = attempt.text()
     assert text.startswith("  {")
@@ -343,7 +343,7 @@ def test_a_slow_stream_begins_with_blank_lines(
 ):
     attempt = Attempt(slow, fields, path)
     call = calls.get(timeout=20)
-    beats(call, 2)
+    wait_for_keep_alives(call, 2)
     call.answer(Reply("slow"))
     text = attempt.text()
     assert text.startswith("\n\n")
@@ -353,7 +353,7 @@ def test_a_slow_stream_begins_with_blank_lines(
 def test_a_slow_response_begins_with_real_events(slow: ModelPort, calls: queue.SimpleQueue[Call]):
     attempt = Attempt(slow, {"model": "m", "input": "hi", "stream": True}, "/v1/responses")
     call = calls.get(timeout=20)
-    beats(call, 3)
+    wait_for_keep_alives(call, 3)
     call.answer(Reply("slow"))
     kinds = [line.split()[1] for line in attempt.text().splitlines() if line.startswith("event: ")]
     assert kinds[:4] == ["response.created", *["response.in_progress"] * 3]
@@ -363,7 +363,7 @@ def test_a_slow_response_begins_with_real_events(slow: ModelPort, calls: queue.S
 def test_an_answer_that_has_begun_cannot_become_an_error(slow: ModelPort, calls: queue.SimpleQueue[Call]):
     attempt = Attempt(slow)
     call = calls.get(timeout=20)
-    beats(call, 1)
+    wait_for_keep_alives(call, 1)
     assert not call.refuse("too late")
     with pytest.raises((http.client.HTTPException, OSError)):
         attempt.text()
@@ -378,7 +378,7 @@ def test_an_announced_timeout_is_not_reached(
 ):
     attempt = Attempt(port, **header)
     call = calls.get(timeout=20)
-    beats(call, 2)
+    wait_for_keep_alives(call, 2)
     call.answer(Reply("slow"))
     assert attempt.content() == "slow"
 
@@ -391,11 +391,11 @@ def test_a_timeout_that_is_none_is_ignored(given: str):
 def test_a_retry_of_a_slow_call_waits_anew(slow: ModelPort, calls: queue.SimpleQueue[Call]):
     first = Attempt(slow)
     call = calls.get(timeout=20)
-    beats(call, 2)
+    wait_for_keep_alives(call, 2)
     first.connection.close()
     second = Attempt(slow)
     until(lambda: call.attempts == 2)
-    beats(call, 1)
+    wait_for_keep_alives(call, 1)
     call.answer(Reply("once"))
     assert second.content() == "once"
     assert nothing_in(calls, slow)

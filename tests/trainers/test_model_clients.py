@@ -380,7 +380,7 @@ def test_a_slow_answer_keeps_a_client_that_says_how_long_it_waits(port: ModelPor
 
     def wait(call: Call) -> None:
         pause = threading.Event()
-        while call._beats < 3 and call.attempts < 2:
+        while call._keep_alives < 3 and call.attempts < 2:
             pause.wait(0.01)
 
     answers.wait = wait
@@ -395,11 +395,11 @@ def test_slow_answers_reach_every_client_in_json_and_as_streams(answers: Answers
 
     def wait(call: Call) -> None:
         pause = threading.Event()
-        while call._beats < 3:
+        while call._keep_alives < 3:
             pause.wait(0.01)
 
     answers.wait = wait
-    with opened(answers, hold_s=0.05, beat_s=0.05) as port:
+    with opened(answers, head_delay_s=0.05, keep_alive_s=0.05) as port:
         with OpenAI(base_url=port.url(), api_key=port.token, max_retries=0) as client:
             chat, respond = client.chat.completions, client.responses
             assert chat.create(**CHAT).choices[0].message.content == "hello"

@@ -76,7 +76,7 @@ class AnthropicMessages(Dialect):
             "usage": {"input_tokens": prompt, "output_tokens": completion},
         }
 
-    def reply_events(self, request: ModelRequest, reply: Reply, number: int, beats: int) -> bytes:
+    def reply_events(self, request: ModelRequest, reply: Reply, number: int, keep_alives: int) -> bytes:
         """Return the stream of a reply: each block in three events, between the events of the message."""
         body = self.reply_body(request, reply, number)
         usage = body["usage"]

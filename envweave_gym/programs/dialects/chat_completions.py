@@ -53,7 +53,7 @@ class ChatCompletions(Dialect):
         head = _head("chat.completion", request, number)
         return {**head, "choices": [choice], "usage": openai_usage(request, reply)}
 
-    def reply_events(self, request: ModelRequest, reply: Reply, number: int, beats: int) -> bytes:
+    def reply_events(self, request: ModelRequest, reply: Reply, number: int, keep_alives: int) -> bytes:
         """Return the stream of a reply: a chunk for the role, one for the text, two for each call, one for the end."""
         head = _head("chat.completion.chunk", request, number)
 

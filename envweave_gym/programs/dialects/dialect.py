@@ -72,8 +72,8 @@ class Dialect(ABC):
         """Return the body of a reply; ``number``, which counts the calls, is part of its IDs."""
 
     @abstractmethod
-    def reply_events(self, request: ModelRequest, reply: Reply, number: int, beats: int) -> bytes:
-        """Return the rest of a stream after ``beats`` pieces of :meth:`beat`."""
+    def reply_events(self, request: ModelRequest, reply: Reply, number: int, keep_alives: int) -> bytes:
+        """Return the rest of a stream after ``keep_alives`` pieces of :meth:`keep_alive`."""
 
     @abstractmethod
     def error_body(self, status: int, text: str) -> Fields:
@@ -82,7 +82,7 @@ class Dialect(ABC):
     def check(self, reply: Reply) -> None:  # noqa: B027 - most dialects carry every reply
         """Raise ``InvalidAction`` for a reply that the dialect cannot carry."""
 
-    def beat(self, request: ModelRequest, number: int, beats: int) -> bytes:
+    def keep_alive(self, request: ModelRequest, number: int, keep_alives: int) -> bytes:
         """Return a piece of a slow answer that clients ignore, but that restarts their timeouts."""
         return BLANK_LINE if request.is_stream else SPACE
 

@@ -110,7 +110,7 @@ class Gemini(Dialect):
             "responseId": f"response_{number}",
         }
 
-    def reply_events(self, request: ModelRequest, reply: Reply, number: int, beats: int) -> bytes:
+    def reply_events(self, request: ModelRequest, reply: Reply, number: int, keep_alives: int) -> bytes:
         """Return the stream of a reply: one event, which is the body of a reply."""
         body = self.reply_body(request, reply, number)
         return json.dumps([body]).encode() if request.sampling.get("alt") == "json" else event(body)

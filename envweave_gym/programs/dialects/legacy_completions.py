@@ -50,7 +50,7 @@ class LegacyCompletions(Dialect):
         choices = [_choice(request, reply, reply.content or "", reply.finished_by)]
         return {**_head(request, number), "choices": choices, "usage": openai_usage(request, reply)}
 
-    def reply_events(self, request: ModelRequest, reply: Reply, number: int, beats: int) -> bytes:
+    def reply_events(self, request: ModelRequest, reply: Reply, number: int, keep_alives: int) -> bytes:
         """Return the stream of a reply: a chunk for the text, and one for the end."""
         head = _head(request, number)
         choices = [_choice(request, reply, reply.content or "", None)]

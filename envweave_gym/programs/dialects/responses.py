@@ -117,21 +117,21 @@ class Responses(Dialect):
             "usage": None,
         }
 
-    def beat(self, request: ModelRequest, number: int, beats: int) -> bytes:
+    def keep_alive(self, request: ModelRequest, number: int, keep_alives: int) -> bytes:
         """Return a piece of a slow answer: in a stream an event, as Codex counts neither comments nor blank lines."""
         if not request.is_stream:
-            return super().beat(request, number, beats)
-        events = _Events(beats + 1 if beats else 0)
+            return super().keep_alive(request, number, keep_alives)
+        events = _Events(keep_alives + 1 if keep_alives else 0)
         begun = self._begun(request, number)
-        if not beats:
+        if not keep_alives:
             events.add("response.created", response=begun)
         events.add("response.in_progress", response=begun)
         return events.data()
 
-    def reply_events(self, request: ModelRequest, reply: Reply, number: int, beats: int) -> bytes:
-        """Return the rest of a stream after ``beats`` pieces of :meth:`beat`."""
-        opening = b"" if beats else self.beat(request, number, 0)
-        events = _Events(max(beats, 1) + 1)
+    def reply_events(self, request: ModelRequest, reply: Reply, number: int, keep_alives: int) -> bytes:
+        """Return the rest of a stream after ``keep_alives`` pieces of :meth:`keep_alive`."""
+        opening = b"" if keep_alives else self.keep_alive(request, number, 0)
+        events = _Events(max(keep_alives, 1) + 1)
         body = self.reply_body(request, reply, number)
         for index, item in enumerate(body["output"]):
             _add_item(events, index, item)

@@ -21,9 +21,9 @@ from envweave_gym.programs.reply import Reply, assistant_message
 if TYPE_CHECKING:
     from envweave_gym.programs.port.connection import Connection
 
-HOLD_S = 20.0
+HEAD_DELAY_S = 20.0
 """Time for which the head of a response is held back: until then a call may still be refused."""
-BEAT_S = 15.0
+KEEP_ALIVE_S = 15.0
 """Time between two pieces of a slow answer; gemini-cli waits for 60 s, the others for 300 s and more."""
 _SLOW_S = 1.0
 """An answer that took longer may have crossed with the program's timeout."""
@@ -54,7 +54,7 @@ class Call:
         """How long the answer that was delivered last had taken."""
         # Half of the time after which the program has said that it hangs up.
         self._longest_pause_s = _patience_s(request.headers) / 2
-        self._beats = 0
+        self._keep_alives = 0
         self._due: float | None = None
         self.attempts = 0
         """How often the program has sent the request."""
@@ -117,8 +117,8 @@ class Call:
             self._is_refused = True
             if connection is None:
                 return False
-            data = b"" if self._beats else response(status, "application/json", body, closes=True)
-            return connection.finish(self, data, close=True) and not self._beats
+            data = b"" if self._keep_alives else response(status, "application/json", body, closes=True)
+            return connection.finish(self, data, close=True) and not self._keep_alives
 
     def drop(self) -> None:
         """Close the connection without an answer, as the episode is over; no later attempt joins the call."""
@@ -131,11 +131,11 @@ class Call:
     def _rendered(self, reply: Reply) -> bytes:
         request, dialect = self.request, self._dialect
         if request.is_stream:
-            body = dialect.reply_events(request, reply, self.number, self._beats)
+            body = dialect.reply_events(request, reply, self.number, self._keep_alives)
         else:
             body = json_bytes(dialect.reply_body(request, reply, self.number))
         kind = dialect.content_type(request)
-        return chunk(body, is_last=True) if self._beats else response(200, kind, body)
+        return chunk(body, is_last=True) if self._keep_alives else response(200, kind, body)
 
     def _deliver(self, data: bytes) -> bool:
         connection, self._connection = self._connection, None
@@ -168,7 +168,7 @@ class Call:
     def _attach(self, connection: Connection) -> None:
         self._connection, connection.call = connection, self
         self.is_delivered = False
-        self._beats, self._due = 0, None
+        self._keep_alives, self._due = 0, None
         self._began = time.monotonic()
         self.attempts += 1
 
@@ -194,19 +194,22 @@ class Call:
             if connection is self._delivered_to and self._latency_s > _SLOW_S:
                 self.is_delivered = False
 
-    def beat(self, now: float, hold_s: float, beat_s: float) -> None:
+    def keep_alive(self, now: float, head_delay_s: float, keep_alive_s: float) -> None:
         """Send a piece of a slow answer if it is time; a thread that sends the answer is not waited for."""
         if not self._lock.acquire(blocking=False):
             return
         try:
             connection = self._connection
-            due = self._due or self._began + min(hold_s, self._longest_pause_s)
+            due = self._due or self._began + min(head_delay_s, self._longest_pause_s)
             if connection is None or not self.is_open or now < due:
                 return
-            piece = chunk(self._dialect.beat(self.request, self.number, self._beats))
-            if not self._beats:
+            piece = chunk(self._dialect.keep_alive(self.request, self.number, self._keep_alives))
+            if not self._keep_alives:
                 piece = chunked_head(self._dialect.content_type(self.request)) + piece
-            self._beats, self._due = self._beats + 1, now + min(beat_s, self._longest_pause_s)
+            self._keep_alives, self._due = (
+                self._keep_alives + 1,
+                now + min(keep_alive_s, self._longest_pause_s),
+            )
             connection.send_at_once(piece)
         finally:
             self._lock.release()

@@ -22,7 +22,7 @@ import msgspec
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.programs.dialects.dialect import BadRequest
 from envweave_gym.programs.dialects.routes import Route, json_bytes, models_body, route_of
-from envweave_gym.programs.port.call import BEAT_S, HOLD_S, Call, Receive
+from envweave_gym.programs.port.call import HEAD_DELAY_S, KEEP_ALIVE_S, Call, Receive
 from envweave_gym.programs.port.connection import Connection
 from envweave_gym.programs.port.http_requests import HttpRequest, Refused, response
 from envweave_gym.programs.port.remembered_chats import RememberedChats
@@ -49,8 +49,8 @@ class ModelPort:
         *,
         listener: socket.socket | None = None,
         only_models: bool = False,
-        hold_s: float = HOLD_S,
-        beat_s: float = BEAT_S,
+        head_delay_s: float = HEAD_DELAY_S,
+        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         """Open the port on a free number of the loopback, or on ``listener``, which the port closes at its end.
 
@@ -58,7 +58,7 @@ class ModelPort:
         """
         self.token = secrets.token_urlsafe(24)
         self._receive, self.models, self._only_models = receive, models, only_models
-        self._hold_s, self._beat_s = hold_s, beat_s
+        self._head_delay_s, self._keep_alive_s = head_delay_s, keep_alive_s
         self._connections: dict[Connection, threading.Thread] = {}
         self._retries = Retries()
         self._remembered = RememberedChats()
@@ -125,13 +125,13 @@ class ModelPort:
         woken = self._woken.fileno()
         for descriptor in (self._listener.fileno(), woken):
             poll.register(descriptor, select.POLLIN)
-        tick_ms = math.ceil(1000 * min(_TICK_S, self._hold_s, self._beat_s))
+        tick_ms = math.ceil(1000 * min(_TICK_S, self._head_delay_s, self._keep_alive_s))
         while not self._closing:
             for descriptor, _ in poll.poll(tick_ms if self._connections else None):
                 if descriptor == woken:
                     return
                 self._accept()
-            self._tend()
+            self._check_connections()
 
     def _accept(self) -> None:
         try:
@@ -145,7 +145,9 @@ class ModelPort:
             accepted.close()
             return
         connection = Connection(accepted, self._check, self._handle, self._error)
-        thread = threading.Thread(target=self._attend, args=(connection,), name="model call", daemon=True)
+        thread = threading.Thread(
+            target=self._serve_connection, args=(connection,), name="model call", daemon=True
+        )
         self._connections[connection] = thread
         try:
             thread.start()
@@ -153,19 +155,19 @@ class ModelPort:
             del self._connections[connection]
             accepted.close()
 
-    def _tend(self) -> None:
+    def _check_connections(self) -> None:
         """Send what slow answers need, and close connections whose requests do not arrive."""
         now = time.monotonic()
         for connection in list(self._connections):
             if (call := connection.call) is not None:
-                call.beat(now, self._hold_s, self._beat_s)
+                call.keep_alive(now, self._head_delay_s, self._keep_alive_s)
             limit = _READ_DEADLINE_S if connection.has_asked else _FIRST_HEAD_DEADLINE_S
             if (since := connection.since) is not None and now - since > limit:
                 connection.hang_up()
 
     # The threads of connections
 
-    def _attend(self, connection: Connection) -> None:
+    def _serve_connection(self, connection: Connection) -> None:
         try:
             connection.serve()
         finally:
