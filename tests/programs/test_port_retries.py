@@ -203,6 +203,7 @@ def call_of(connection: Connection) -> Call:
 def test_an_answer_to_a_closed_connection_is_not_delivered(pair: tuple[Connection, socket.socket]):
     connection, client = pair
     call = call_of(connection)
+    call._began -= 1.0
     client.close()
     until(connection.has_ended)
     assert not call.answer(Reply("stored"))

@@ -27,6 +27,8 @@ KEEP_ALIVE_S = 15.0
 """Time between two pieces of a slow answer; gemini-cli waits for 60 s, the others for 300 s and more."""
 _SLOW_S = 1.0
 """An answer that took longer may have crossed with the program's timeout."""
+_CHECKED_S = 0.05
+"""Before an answer that took longer is sent, the port checks whether its program has hung up."""
 _PATIENCE_HEADERS = ("x-stainless-read-timeout", "x-stainless-timeout")
 Remember = Callable[[str, tuple[Message, ...], int], None]
 """Gets a response's ID, the chat after it, and about how many bytes it has added."""
@@ -141,7 +143,9 @@ class Call:
         connection, self._connection = self._connection, None
         self._delivered_to = connection
         self._latency_s = time.monotonic() - self._began
-        self.is_delivered = connection is not None and connection.finish(self, data)
+        self.is_delivered = connection is not None and connection.finish(
+            self, data, is_slow=self._latency_s > _CHECKED_S
+        )
         return self.is_delivered
 
     # Attempts
