@@ -222,11 +222,17 @@ class SuiteSession:
         return self.call("attribute", [name])
 
     def close(self) -> None:
-        """Close the environment, raising what its own ``close`` raises, and end the process with its last one."""
+        """Close the environment, raising what its own ``close`` raises, and end the process with its last one.
+
+        A process that has died has nothing to close.
+        """
         process = self._process
         try:
             if process is not None and process.is_alive:
                 process.call(self._handle, "close", [], min(_END_S, self.launch.call_deadline))
+        except (EnvironmentCrashed, SessionLost):
+            if process is None or process.is_alive:  # the environment's own close has raised
+                raise
         finally:
             self._drop()
             if self._environment is not None:

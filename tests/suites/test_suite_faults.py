@@ -143,6 +143,22 @@ def test_close_ends_the_process_and_what_it_has_started_and_frees_the_environmen
         wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
 
 
+@pytest.mark.parametrize("victim", ["suite", "keeper"])
+@pytest.mark.parametrize("rows", [None, 2])
+def test_closing_after_the_process_was_killed_raises_nothing(
+    toy: dict[str, Any], rows: int | None, victim: str
+):
+    given = {} if rows is None else {"num_envs": rows, "processes": 1}
+    env = envweave_gym.make("toy/Walk-v0", **given, **toy)
+    env.reset(seed=0)
+    session = (env if rows is None else env.envs[0]).unwrapped.session
+    child = session._process._child
+    os.kill(child.pid if victim == "suite" else child._process.pid, signal.SIGKILL)
+    wait_until(lambda: not child.runs())
+    env.close()
+    assert not session.is_open
+
+
 def test_nothing_outlives_a_killed_owner(toy: dict[str, Any]):
     code = (
         "import sys, envweave_gym\n"
