@@ -74,6 +74,14 @@ class SyncVector(LocalVector, SyncVectorEnv):
         self._goes_on = self._can_go_on
         """Whether rows that were seeded before are reset without a seed, so that their random generators continue."""
         self._seeded = np.zeros(self.num_envs, np.bool_)
+        self._check_observations()
+
+    def _check_observations(self) -> None:
+        """Let a row whose observation cannot be stacked be lost by itself, or raise with its name."""
+        for env in self.envs:
+            if hasattr(type(env), "check_observations"):  # of RequestStream, around it nobody else's
+                stream: Any = env
+                stream.check_observations(self.single_observation_space)
 
     def close_extras(self, **_: Any) -> None:
         """Close the environments of all rows, and raise the first error after that."""
@@ -174,6 +182,10 @@ class SyncVector(LocalVector, SyncVectorEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_interrupted": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._check_observations()
 
 
 def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium as gym
+from gymnasium.spaces import Space
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
@@ -24,6 +25,7 @@ from envweave_gym.core.faults import (
     fault_of,
     shown,
 )
+from envweave_gym.core.observation_form import stackable, wrong_observation
 from envweave_gym.core.protocols import layers, own_state
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import placeholder
@@ -50,8 +52,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
       truncate while the stream still says ``act``; one inside costs a call at every step.
     - An exception of the environment is raised (``on_fault="raise"``) or ends the episode as a fault
       (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. The same holds for a
-      result that is not five values, an info that is no dict, a reward that is no finite number, and
-      ``sys.exit``, which must not end a trainer.
+      result that is not five values, an info that is no dict, a reward that is no finite number,
+      ``sys.exit``, which must not end a trainer, and in a row of a vector an observation whose shape or dtype
+      does not fit the space.
       ``KeyboardInterrupt`` always passes, and so does a refusal of the environment (``InvalidAction``,
       ``InvalidArgument``), after which the episode goes on.
     - With ``"truncate"`` a failing reset is tried again for ``reset_deadline`` seconds, if its fault is
@@ -61,6 +64,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     Infos are copies: the environment's own dict is not changed. The keys ``stream`` and ``seq`` are
     overwritten. An environment may truncate with a ``Fault`` of its own in ``info["fault"]``.
     """
+
+    _stacked: Space[Any] | None = None
+    _fits: Callable[[Any], bool] | None = None
 
     def __init__(
         self,
@@ -113,6 +119,11 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._space = self.env.action_space
         self._admit = admission(self._space)
         self._scalar = scalar_reward(self.name, self._reward)
+        self._fits = None if self._stacked is None else stackable(self._stacked)
+
+    def check_observations(self, space: Space[Any]) -> None:
+        """Treat an observation as an error of the environment unless a vector can stack it as a member of ``space``."""
+        self._stacked, self._fits = space, stackable(space)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -155,6 +166,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                     info["stream"] = None
                 except NOT_UNPACKED as error:
                     raise wrong_result(self.name, "reset", result) from error
+                if self._fits is not None and not self._fits(observation):
+                    raise self._wrong_observation("reset", observation)
                 return observation, info, None
             except REFUSALS:
                 raise
@@ -185,6 +198,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                 info["stream"] = None  # an info that is no dict fails here, before the step is recorded
             except NOT_UNPACKED as error:
                 raise wrong_result(self.name, "step", result) from error
+            if self._fits is not None and not self._fits(observation):
+                raise self._wrong_observation("step", observation)
             if self._scalar is not None:
                 reward = self._scalar(reward)
             earned: Any = reward if type(reward) is float else as_number(self.name, reward)
@@ -237,6 +252,10 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _refusal(self, action: Any) -> InvalidAction:
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
 
+    def _wrong_observation(self, call: str, observation: Any) -> TypeError:
+        assert self._stacked is not None
+        return wrong_observation(self.name, call, observation, self._stacked)
+
     def stream_state(self) -> dict[str, Any]:
         """Return the state that :func:`envweave_gym.state_of` shows."""
         counters = self.record.counters()
@@ -245,7 +264,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     state = stream_state
 
     def __getstate__(self) -> dict[str, Any]:
-        closures = ("_admit", "_scalar")
+        closures = ("_admit", "_scalar", "_fits")
         return {name: value for name, value in self.__dict__.items() if name not in closures}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

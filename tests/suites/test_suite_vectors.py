@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,19 @@ def test_rows_that_share_a_process_share_its_loss_with_its_cause(toy: dict[str, 
     assert [fault.kind for fault in faults] == [FaultKind.CRASH] * 2
     assert all("exit code 7" in fault.message for fault in faults)
     vector.step(np.array([1, 1]))
+    vector.close()
+
+
+def test_an_observation_of_the_wrong_shape_is_a_fault_of_its_row(toy: dict[str, Any]):
+    vector = envweave_gym.make("toy/Fails-v0", how="shape", num_envs=2, processes=1, **toy)
+    vector.reset(seed=0)
+    vector.step(np.array([1, 1]))
+    vector.reset(options={"reset_mask": np.array([False, True])})
+    seen, rewards, _, truncated, infos = vector.step(np.array([1, 1]))
+    assert truncated.tolist() == [True, False]
+    assert (seen[:, 0].tolist(), rewards.tolist()) == ([1, 1], [0.0, 0.0])
+    assert re.search(r"toy/Fails-v0: step\(\) returned an array of shape \(3,\)", infos["fault"][0].message)
+    assert vector.step(np.array([1, 0]))[3].tolist() == [False, True]
     vector.close()
 
 

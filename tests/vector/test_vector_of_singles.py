@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import envweave_gym as ew
-from envweave_gym.vector.singles import AsyncVector, SyncVector
+from envweave_gym.vector.singles import AsyncVector, SyncVector, vector_of_singles
+from envweave_gym.wrappers import RequestStream
 
 COUNTER, CODEFIX, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "CodeFix", "LineWorld", "Echo"))
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -319,3 +320,56 @@ def test_a_reset_after_the_end_is_the_only_one(shared_memory: bool) -> None:
             env.reset(seed=seed)
             assert env.step(env.action_space.sample())[2].all(), "the step was another reset"
         assert not env.step(env.action_space.sample())[2].any(), "this step is the reset"
+
+
+class Misshapen(gym.Env[Any, int]):
+    """Observes an array of the wrong shape when it gets a 1, and at resets with ``{"wrong": True}``."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"reset_options": ("wrong",)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.ones(3 if (options or {}).get("wrong") else 2, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        return np.zeros(3 if action else 2, np.float32), 1.0, False, False, {}
+
+
+def misshapen_row(on_fault: Any) -> Any:
+    return RequestStream(Misshapen(), name="test/Misshapen", on_fault=on_fault)
+
+
+def misshapen(on_fault: str, concurrent: bool = False) -> Any:
+    make, options = partial(misshapen_row, on_fault), {"autoreset_mode": "SameStep"}
+    return vector_of_singles("test/Misshapen", make, 3, "sync", options, concurrent=concurrent)
+
+
+class TestAnObservationOfTheWrongShape:
+    @pytest.mark.parametrize("concurrent", [False, True])
+    def test_is_a_fault_of_its_row_alone(self, concurrent: bool) -> None:
+        with closing(misshapen("truncate", concurrent)) as env:
+            env.reset(seed=0)
+            seen, rewards, _, truncated, infos = env.step([0, 1, 0])
+            assert (rewards.tolist(), truncated.tolist()) == ([1.0, 0.0, 1.0], [False, True, False])
+            assert seen.tolist() == [[0, 0], [1, 1], [0, 0]]
+            fault = infos["final_info"]["fault"][1]
+            assert fault.kind is ew.FaultKind.CRASH
+            assert "test/Misshapen: step() returned an array of shape (3,)" in fault.message
+            assert not env.step([0, 0, 0])[3].any()
+
+    def test_of_a_reset_is_a_fault_of_its_row_alone(self) -> None:
+        with closing(misshapen("truncate")) as env:
+            seen, infos = env.reset(seed=0, options={"rows": [{}, {"wrong": True}, {}]})
+            assert seen.tolist() == [[1, 1], [0, 0], [1, 1]]
+            assert "reset() returned an array of shape (3,)" in infos["fault"][1].message
+            assert env.step([0, 0, 0])[3].tolist() == [False, True, False]
+
+    def test_raises_with_the_name_where_faults_are_raised(self) -> None:
+        with closing(pickle.loads(pickle.dumps(misshapen("raise")))) as env:
+            env.reset(seed=0)
+            with pytest.raises(TypeError, match=r"^test/Misshapen: step\(\) returned an array of shape"):
+                env.step([0, 1, 0])
+            env.reset(seed=0)
+            assert env.step([0, 0, 0])[0].tolist() == [[0, 0]] * 3
