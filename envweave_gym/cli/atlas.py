@@ -178,14 +178,23 @@ def _itself(suite: InstalledSuite) -> InstalledSuite:
 
 def _named(name: str, args: argparse.Namespace, chosen: dict[str, Any]) -> InstalledSuite:
     """Return the suite that a word of the command line means, with the interpreter that has it."""
-    from envweave_gym.suites.requirement_lists import check_requirements, name_of, without_credentials
+    from envweave_gym.suites.requirement_lists import (
+        check_requirements,
+        is_url,
+        name_of,
+        without_credentials,
+    )
     from envweave_gym.suites.suite_files import known_suites
 
     known = known_suites().get(name)
     what = f"the suite {without_credentials(name)}"
     own, base = ([name], None) if known is None else (known.requirements, known.file.parent)
     requirements = list(check_requirements(what, own, base))
-    title = name_of(requirements[0]) if known is None else name
+    title = name
+    if known is None:  # the package's own name, which is known of a path or URL when it is installed
+        title = (
+            None if requirements[0].startswith("/") or is_url(requirements[0]) else name_of(requirements[0])
+        )
     requirements += check_requirements(what, args.extra) if args.extra else ()
     python = args.python if known is None else args.python or known.python
     command = f"envweave atlas {without_credentials(name)} --install"
@@ -215,8 +224,20 @@ def _of_file(args: argparse.Namespace) -> list[tuple[str, Callable[[], Installed
     return found
 
 
+def _distributions(requirements: list[str], interpreter: Path) -> tuple[str, ...]:
+    """Return the names of the packages that the requirements mean; a folder's own name may be another."""
+    from envweave_gym.suites.requirement_lists import distributions_of, is_url
+    from envweave_gym.suites.virtual_environments import cache_folder, marker_of
+
+    if not any(one.startswith("/") or is_url(one) for one in requirements):
+        return distributions_of(requirements, ())
+    marker = marker_of(interpreter.parent.parent)
+    built = (cache_folder() / "wheels").as_uri()  # of dependencies that uv cannot install as they are
+    return distributions_of(requirements, [pin for pin in marker.pins if built not in pin] if marker else ())
+
+
 def _installed(
-    title: str,
+    title: str | None,
     requirements: list[str],
     python: str | None,
     install: bool,
@@ -224,7 +245,7 @@ def _installed(
     command: str,
     chosen: dict[str, Any],
 ) -> InstalledSuite:
-    from envweave_gym.suites.requirement_lists import name_of, with_inside
+    from envweave_gym.suites.requirement_lists import with_inside
     from envweave_gym.suites.virtual_environments import interpreter_of
     from envweave_gym.testing.atlas.survey import InstalledSuite
 
@@ -232,9 +253,10 @@ def _installed(
         with_inside(requirements), python=python, install=install, what=what, command=command
     )
     given = {"backend": "venv", "requirements": requirements, "python": python}
+    distributions = _distributions(requirements, interpreter)
     return InstalledSuite(
-        name=title,
-        distributions=tuple(map(name_of, requirements)),
+        name=distributions[0] if title is None else title,
+        distributions=distributions,
         python=str(interpreter),
         make={key: value for key, value in given.items() if value is not None},
         **chosen,

@@ -27,14 +27,13 @@ from envweave_gym.registry.make_call import (
 )
 from envweave_gym.registry.names import registered_id
 from envweave_gym.remote.served_environment import CALL_DEADLINE
-from envweave_gym.suites.requirement_lists import is_url, name_of, with_inside
+from envweave_gym.suites.requirement_lists import distributions_of, name_of, with_inside
 from envweave_gym.suites.suite_env import streamed, suite_env
 from envweave_gym.suites.suite_files import free_name, suite_named, suite_of
 from envweave_gym.suites.suite_games import SuiteAEC, SuiteParallel
 from envweave_gym.suites.suite_session import Launch, SuiteSession, shared_process
 from envweave_gym.suites.suite_vector import SuiteVector
 from envweave_gym.suites.virtual_environments import (
-    Marker,
     VenvSpec,
     acquire,
     add_command,
@@ -83,7 +82,8 @@ def make_in_suite(call: MakeCall) -> Any:
     environment = acquire(spec, install=install, command=command)
     try:  # the sessions take leases of their own meanwhile
         marker = marker_of(environment.folder)
-        launch = replace(parts.launch, folder=environment.folder, distributions=_distributions(spec, marker))
+        names = distributions_of(spec.requirements, () if marker is None else marker.pins)
+        launch = replace(parts.launch, folder=environment.folder, distributions=names)
         parts = parts._replace(launch=launch)
         return _single(call, parts) if call.num_envs is None else _vector(call, call.num_envs, parts)
     finally:
@@ -207,14 +207,6 @@ def _suite(full_name: str, name: str, kwargs: dict[str, Any]) -> tuple[VenvSpec,
         )
     what = f"{name} (suite {found.name!r} of {found.file})"
     return found.venv_spec(what), f"envweave suites add {found.name}", install
-
-
-def _distributions(spec: VenvSpec, marker: Marker | None) -> tuple[str, ...]:
-    """Return the names of the packages that the suite was made for; the pins know those of paths and URLs."""
-    named = [name_of(one) for one in spec.requirements if not (one.startswith("/") or is_url(one))]
-    pins = () if marker is None else marker.pins
-    of_urls = [name_of(pin) for pin in pins if " @ " in pin]
-    return tuple(dict.fromkeys([*of_urls, *(one for one in named if one != "msgspec")]))
 
 
 def _spec(arguments: dict[str, Any], described: dict[str, Any]) -> EnvSpec | None:

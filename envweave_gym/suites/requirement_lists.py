@@ -135,6 +135,13 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\s\[<>=!~;@(]", requirement, maxsplit=1)[0]
 
 
+def distributions_of(requirements: Sequence[str], pins: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the packages that requirements mean; the pins know those of paths and URLs."""
+    named = [name_of(one) for one in requirements if not (one.startswith("/") or is_url(one))]
+    of_urls = [name_of(pin) for pin in pins if " @ " in pin]
+    return tuple(dict.fromkeys([*of_urls, *(one for one in named if one != "msgspec")]))
+
+
 def for_uv(requirement: str) -> str:
     """Return a requirement as a line for uv; a path becomes a URL, so that no character of it has a meaning."""
     if not requirement.startswith("/"):

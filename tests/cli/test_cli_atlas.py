@@ -43,6 +43,7 @@ def test_a_suite_that_is_not_installed_says_which_command_installs_it(
     assert main(["atlas", "minigrid==3.2.0", "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert "envweave atlas minigrid==3.2.0 --install" in error
+    assert "install=True" not in error
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "cache").exists()
 

@@ -257,3 +257,28 @@ def test_environments_without_a_name_are_listed_and_a_project_file_is_written(
     capsys.readouterr()
     assert main(["suites", "list"]) == 0
     assert "unnamed" in capsys.readouterr().out
+
+
+_WORLDS = """
+import gymnasium as gym
+import numpy as np
+
+class World(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 1, (1,), np.float32), gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+    def step(self, action): return np.zeros(1, np.float32), 0.0, False, False, {}
+
+gym.register("Worlds/World-v0", "worlds:World", max_episode_steps=3)
+"""
+
+
+def test_the_atlas_tries_a_folder_whose_name_is_not_that_of_its_package(
+    offline: Path, capsys: pytest.CaptureFixture[str]
+):
+    requires = ["gymnasium", "pettingzoo", "numpy", "msgspec"]
+    package_folder(Path("checkout"), "toyworlds", {"worlds.py": _WORLDS}, requires)
+    assert main(["atlas", "./checkout", "--install", "--rule", "closes_twice", "--jobs", "1"]) == 0
+    assert "toyworlds Worlds/World-v0 (gym): 0 findings" in capsys.readouterr().out
+    assert "| toyworlds 1.0 |" in Path("atlas/atlas.md").read_text()
