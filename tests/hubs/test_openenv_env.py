@@ -423,8 +423,9 @@ def test_closing_from_another_thread_ends_a_step(new: OpenEnvServer) -> None:
         ("openenv://hf/.a/b", "names no Space"),
         ("openenv://host:99999", "names no OpenEnv server"),
         ("openenv://host:0", "names no OpenEnv server"),
-        ("openenv://user:s3cret@host:1", "names no OpenEnv server"),
-        ("openenv://host:1?token=s3cret", "names no OpenEnv server"),
+        ("openenv://user:s3cret@host:1", r"the URL holds a secret; .* give token='env:NAME'"),
+        ("openenv://host:1/?token=s3cret", r"the URL holds a secret; .* give token='env:NAME'"),
+        ("openenv://host:1?key=s3cret", "names no OpenEnv server"),
         ("openenv+https://[::1", "names no OpenEnv server"),
     ],
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.os_support.parent_process import end_with_parent
@@ -75,7 +75,11 @@ class OpenEnvName:
         """Parse a name; an ``http:`` URL is that of a server. ``of`` is the environment's name, for errors."""
         parts = _split(name)
         scheme, _, rest = name.partition("://") if isinstance(name, str) else ("", "", "")
-        if parts is None or parts.username or parts.password or parts.query or parts.fragment:
+        if parts is not None and _holds_secret(parts):
+            raise InvalidArgument(
+                f"{of}: the URL holds a secret; leave it out, and give token='env:NAME' or 'file:PATH'"
+            )
+        if parts is None or parts.query or parts.fragment:
             raise InvalidArgument(f"{of}: {_hidden(name)} names no OpenEnv server; give {FORMS}")
         if scheme == "openenv" and parts.netloc == "docker":
             image = rest.partition("/")[2]
@@ -136,7 +140,7 @@ def make_openenv(call: MakeCall) -> Any:
     return make_registered(replace(call, name=ID, backend=None, kwargs=kwargs))
 
 
-def _split(name: Any) -> Any:
+def _split(name: Any) -> SplitResult | None:
     """Split a name like a URL; return ``None`` if it is none, or of another scheme."""
     try:
         parts = urlsplit(name) if isinstance(name, str) and name.isprintable() else None
@@ -146,6 +150,11 @@ def _split(name: Any) -> Any:
     except ValueError:  # brackets, a port or a host name that cannot be
         return None
     return parts
+
+
+def _holds_secret(parts: SplitResult) -> bool:
+    """Return whether a URL has a user name, a password, or the ``?token=`` of the link that our server prints."""
+    return bool(parts.username or parts.password or "token" in parse_qs(parts.query, keep_blank_values=True))
 
 
 def _hidden(name: Any) -> str:
