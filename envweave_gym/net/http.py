@@ -12,6 +12,7 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from envweave_gym.core.faults import shown
 from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.dial import dial, proxy_for, proxy_headers, unix_path
 
@@ -203,7 +204,10 @@ class Response:
 
 
 def _mangled(error: HTTPException) -> ConnectionError:
-    return ConnectionError(f"what came is no response of HTTP: {error or type(error).__name__}")
+    what = (
+        shown(str(error)) if str(error) else type(error).__name__
+    )  # shown() escapes what a terminal would obey
+    return ConnectionError(f"what came is no response of HTTP: {what}")
 
 
 class _Reader(io.BufferedIOBase):

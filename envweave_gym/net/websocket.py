@@ -55,7 +55,8 @@ class ConnectionClosed(ConnectionError):
 
     def __init__(self, payload: bytes) -> None:
         self.code = int.from_bytes(payload[:2], "big")
-        self.reason = payload[2:].decode(errors="replace")
+        reason = payload[2:].decode(errors="replace")  # in which a terminal must obey nothing
+        self.reason = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in reason)
         super().__init__(f"closed: {self.reason or 'without a reason'} ({self.code or 'no code'})")
 
 

@@ -138,6 +138,7 @@ def test_a_body_above_the_limit_is_not_read_to_its_end() -> None:
 
 MANGLED = {
     "no response": b"\x82\x7f\xff\xff\r\n\r\n",
+    "codes for a terminal": b"SSH \x1b]0;title\x07\x1b[31m" + b"x" * 500 + b"\r\n\r\n",
     "nothing": b"",
     "half a head": b"HTTP/1.1 200 x\r\nContent-",
     "half a body": b"HTTP/1.1 200 x\r\nContent-Length: 9\r\n\r\nhalf",
@@ -149,8 +150,10 @@ MANGLED = {
 
 @pytest.mark.parametrize("data", MANGLED.values(), ids=MANGLED)
 def test_bytes_that_are_no_response_are_a_lost_connection(data: bytes) -> None:
-    with peer(says(data, again=False)) as there, pytest.raises(ConnectionError):
+    with peer(says(data, again=False)) as there, pytest.raises(ConnectionError) as raised:
         get(there)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 200
 
 
 def test_a_server_that_refuses_a_large_body_before_it_has_come_is_heard() -> None:

@@ -129,6 +129,12 @@ def test_a_client_answers_pings_and_learns_why_a_server_closes() -> None:
         client.close()
 
 
+def test_the_reason_of_a_close_frame_has_no_codes_for_a_terminal() -> None:
+    closed = ConnectionClosed(b"\x03\xe8" + "\x1b[31mbye\r\nfür immer\x9b".encode())
+    assert closed.reason == "\ufffd[31mbye\ufffd\ufffdfür immer\ufffd"
+    assert str(closed).isprintable()
+
+
 def test_frames_in_one_piece_with_the_handshake_are_not_lost() -> None:
     def talks(talk: Talk) -> None:
         headers, _ = talk.request()
