@@ -16,12 +16,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from envweave_gym.core.faults import MissingExtra, NotAvailable
+from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behind
 from envweave_gym.suites.wheel_correction import correct_wheel
 
 TIMEOUT_S = 3600.0
@@ -29,6 +30,8 @@ TIMEOUT_S = 3600.0
 _LONGEST_REASON_CHARS = 600
 _WITHOUT_OLD_SETUPTOOLS = (3, 12)
 """First Python that the old setuptools cannot run on."""
+_SCRATCH = "envweave-wheels-"
+"""Prefix of temporary folders for wheels that are built."""
 _KEPT = re.compile(
     r"UV_(INDEX|DEFAULT_INDEX|EXTRA_INDEX|NO_INDEX|FIND_LINKS|OFFLINE|CONFIG_FILE|NO_CONFIG|CACHE_DIR|NO_CACHE"
     r"|KEYRING_PROVIDER|CREDENTIALS_DIR|NATIVE_TLS|SYSTEM_CERTS|INSECURE_HOST|HTTPS?|NO_PROXY|REQUEST_TIMEOUT|CONCURRENT"
@@ -117,11 +120,10 @@ class Uv:
 
     def make(self, folder: Path, interpreter: str, pins: Sequence[str]) -> None:
         """Make a virtual environment in ``folder``, which must not exist, with exactly these packages."""
-        with tempfile.TemporaryDirectory(prefix="envweave-wheels-") as scratch:
+        with _scratch_folder() as scratch:
             self.make_empty(folder, interpreter)
             built = [
-                self._built(pin, interpreter, Path(scratch)) if _OF_FOLDER.search(pin) else pin
-                for pin in pins
+                self._built(pin, interpreter, scratch) if _OF_FOLDER.search(pin) else pin for pin in pins
             ]
             self._install(folder, built)
 
@@ -163,12 +165,13 @@ class Uv:
         self._check_indexes(f"{name}=={version}")
         kept = self._folder / "wheels"
         kept.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="envweave-wheels-") as scratch:
+        with _scratch_folder() as scratch:
             pip = ["tool", "run", "--quiet", "--python", interpreter, "--from", _OLD_PIP]
             pip += [word for one in _OLD_SETUPTOOLS for word in ("--with", one)]
-            words = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch]
+            words = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+            words += [str(scratch)]
             self._run("build", [*pip, *words, f"{name}=={version}"])
-            [wheel] = Path(scratch).glob("*.whl")
+            [wheel] = scratch.glob("*.whl")
             draft = kept / f".{wheel.name}.{os.getpid()}"
             try:
                 correct_wheel(wheel, draft)
@@ -249,6 +252,17 @@ def _asked_for_version(python: str) -> subprocess.CompletedProcess[str]:
 def _minor_of(python: str) -> tuple[int, ...]:
     """Return the first two numbers of an interpreter's version; an empty tuple if it cannot say them."""
     return tuple(int(number) for number in _asked_for_version(python).stdout.split(".")[:2])
+
+
+@contextmanager
+def _scratch_folder() -> Generator[Path]:
+    """Return a folder that is removed at the end of the block, or by the next install if this process is killed."""
+    remove_left_behind(_SCRATCH)
+    folder = owned_folder(_SCRATCH)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environ() -> dict[str, str]:

@@ -211,7 +211,9 @@ def installed_folder(spec: VenvSpec) -> Path | None:
 def _needs_consent(spec: VenvSpec, command: str | None) -> NotAvailable:
     lines = spec.requirements
     command = command or add_command(name_of(lines[0]), lines, spec.python)
-    from_python = "" if command.endswith(" --install") else "give install=True, or "  # else it is the same command
+    from_python = (
+        "" if command.endswith(" --install") else "give install=True, or "
+    )  # else it is the same command
     return NotAvailable(
         f"{spec.what} needs {_listed(spec)} in a virtual environment of its own, which is not made yet: "
         f"{from_python}set {CONSENT}=1, or run: {command}"

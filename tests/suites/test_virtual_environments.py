@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,25 @@ def test_an_interrupted_install_leaves_nothing_and_its_environment_is_made_by_th
     assert not is_installed(["pinned==1.0"])
     again = interpreter_of(["pinned==1.0"], install=True)
     assert not (again.parent.parent / "half").exists()
+
+
+def test_scratch_folders_of_killed_installs_are_removed_by_the_next(
+    offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scratch = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+        left = "import os, sys; from envweave_gym.os_support.owned_folders import owned_folder as made; "
+        code = f"{left}print(made('envweave-wheels-'), flush=True); os._exit(0)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(scratch)}, capture_output=True
+        )
+        assert done.returncode == 0
+        assert len(list(scratch.iterdir())) == 1
+        interpreter_of(["pinned==1.0"], install=True)
+        assert not list(scratch.glob("envweave-wheels-*"))
+    finally:
+        shutil.rmtree(scratch)
 
 
 def test_a_local_package_is_made_anew_after_an_edit_and_the_former_one_is_removed(
