@@ -246,6 +246,44 @@ def test_optional_members_make_an_action_json() -> None:
     ]
 
 
+def test_one_of_several_required_members_is_in_every_sample() -> None:
+    number = {"anyOf": [{"type": "number"}, {"enum": ["nan"]}]}
+    nested = {
+        "type": "object",
+        "properties": {
+            "by": {"type": "integer", "minimum": 3, "maximum": 5},
+            "at": {"type": "array", "items": number, "minItems": 2},
+            "of": {"type": "array", "prefixItems": [{"const": "x"}, {"type": "boolean"}]},
+            "more": {"type": "string"},
+        },
+        "required": ["by", "at", "of"],
+    }
+    members = {"action": nested, "message": {"type": "string"}}
+    either = {"anyOf": [{"required": ["action"]}, {"required": ["message"]}]}
+    schema = {
+        "type": "object",
+        "properties": members,
+        "required": [],
+        "additionalProperties": False,
+        **either,
+    }
+    space = pickle.loads(pickle.dumps(action_codec(schema).space))
+    sample = space.sample()
+    assert sample in space
+    assert 3 <= sample["action"]["by"] <= 5
+    assert [type(one) for one in sample["action"]["at"]] == [float, float]
+    assert sample["action"]["of"][0] == "x"
+    assert sample.keys() == {"action"}
+    assert sample["action"].keys() == {"by", "at", "of"}
+    assert {"message": "a"} in space
+    for action in ({}, {"other": 1}, {"message": 1}):
+        assert action not in space
+    assert space == action_codec(schema).space
+    assert space != action_codec({**schema, "anyOf": []}).space
+    for unknown in (5, [], [{"type": "object"}], [{"required": 5}], [{"required": []}, {"required": ["x"]}]):
+        assert {} in action_codec({**schema, "anyOf": unknown}).space
+
+
 def test_observations_are_typed_if_all_members_are_simple() -> None:
     space = observation_codec(SCHEMA["observation"], frozenset({"reward", "done", "metadata"})).space
     assert isinstance(space, Dict)

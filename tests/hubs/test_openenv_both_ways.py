@@ -45,6 +45,19 @@ def test_a_step_is_the_same_both_ways(server: RunningServer, how: dict[str, Any]
         assert "fault" not in info
 
 
+@pytest.mark.parametrize("env_id", [COUNTER, LINE])
+def test_samples_of_the_action_space_are_actions(
+    server: RunningServer, how: dict[str, Any], env_id: str
+) -> None:
+    with ew.make(f"{server.url.replace('http', 'openenv')}/openenv/{env_id}", **how) as env:
+        assert {} not in env.action_space
+        assert {"message": "1"} in env.action_space
+        env.reset(seed=1)
+        env.action_space.seed(1)
+        for _ in range(3):
+            assert "fault" not in env.step(env.action_space.sample())[4]
+
+
 def test_a_server_of_ours_stays_one(server: RunningServer, how: dict[str, Any]) -> None:
     assert not is_openenv(server.url, how["token"])
     with (

@@ -7,6 +7,7 @@ actions itself, and there is nothing to check in observations.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +22,9 @@ from envweave_gym.typed.scalars import Codec
 
 _MAX_MEMBERS = 256
 """Limit of the members of an object that becomes a ``Dict``."""
+_MAX_ALTERNATIVES, _MAX_DEPTH = 16, 4
+_MAX_ARRAY_CHARS = 1 << 16
+"""Limit of an array as JSON that stands for a member in samples."""
 _EMPTY: dict[str, Any] = {
     "string": "",
     "integer": 0,
@@ -34,7 +38,8 @@ _EMPTY: dict[str, Any] = {
 class JsonObject(Json):
     """Space of JSON objects with certain members; their values are checked only where a simple space expresses them.
 
-    Samples have the required members alone. Those that have no simple space are copies of one example.
+    Samples have the required members alone, with those of the first alternative. Those that have no simple space are
+    copies of one example.
     """
 
     def __init__(
@@ -43,23 +48,32 @@ class JsonObject(Json):
         required: Mapping[str, Any] | None = None,
         known: Iterable[str] | None = None,
         *,
+        either: Iterable[Mapping[str, Any]] = (),
         seed: int | np.random.Generator | None = None,
     ) -> None:
         """Make the space, without a bound on its size.
 
         ``codecs`` belong to the simple members, ``required`` maps required members to examples, and ``known`` are the
-        names of all members that are allowed, by default any.
+        names of all members that are allowed, by default any. ``either`` are alternatives, as ``required`` is, of
+        which one is required too.
         """
         self.codecs, self.required = dict(codecs or {}), dict(required or {})
         self.known = None if known is None else frozenset(known)
-        self._nothing = self.encode(self.required)
+        self.either = tuple(dict(one) for one in either)
+        self._nothing = self.encode(self._least())
         super().__init__(None, seed=seed)
+
+    def _least(self) -> dict[str, Any]:
+        """Return the examples of the members of a sample."""
+        return {**self.required, **next(iter(self.either), {})}
 
     def contains(self, x: Any) -> bool:
         """Return whether ``x`` is a JSON object with the required members, and no other than those known."""
         if not isinstance(x, dict) or not x.keys() >= self.required.keys() or not super().contains(x):
             return False
         if self.known is not None and not x.keys() <= self.known:
+            return False
+        if self.either and not any(x.keys() >= one.keys() for one in self.either):
             return False
         try:
             for name in x.keys() & self.codecs.keys():
@@ -69,7 +83,7 @@ class JsonObject(Json):
         return True
 
     def _sample_value(self) -> Any:
-        return {name: self._sampled(name, example) for name, example in self.required.items()}
+        return {name: self._sampled(name, example) for name, example in self._least().items()}
 
     def _sampled(self, name: str, example: Any) -> Any:
         codec = self.codecs.get(name)
@@ -82,7 +96,7 @@ class JsonObject(Json):
         return (
             super().__eq__(other)
             and isinstance(other, JsonObject)
-            and (self.required, self.known) == (other.required, other.known)
+            and (self.required, self.known, self.either) == (other.required, other.known, other.either)
             and {name: one.space for name, one in self.codecs.items()}
             == {name: one.space for name, one in other.codecs.items()}
         )
@@ -102,9 +116,14 @@ def action_codec(schema: Any, skipped: frozenset[str] = frozenset()) -> Codec:
     simple = {name: codec for name, codec in codecs.items() if codec is not None}
     if members and len(simple) == len(members) == len(required):
         return _dict_codec(simple)
-    examples = {name: _example(root, members.get(name, {}), simple.get(name)) for name in sorted(required)}
+
+    def examples(names: Iterable[str]) -> dict[str, Any]:
+        return {name: _example(root, members.get(name, {}), simple.get(name)) for name in sorted(names)}
+
+    either = [examples(names) for names in _alternatives(root, skipped)]
     closed = root.get("additionalProperties") is False
-    space = JsonObject(simple, examples, {*members, *skipped} if closed else None)
+    known = {*members, *skipped} if closed else None
+    space = JsonObject(simple, examples(required), known, either=either)
     return Codec(space, _same, partial(_checked, space))
 
 
@@ -181,6 +200,22 @@ def _members(schema: Any, skipped: frozenset[str]) -> tuple[Schema, dict[str, An
     return root, kept, set(required) - skipped
 
 
+def _alternatives(root: Schema, skipped: frozenset[str]) -> list[set[str]]:
+    """Return the names of required members by alternative; none if ``anyOf`` says anything else."""
+    found = root.get("anyOf", [])
+    if not isinstance(found, list) or not 0 < len(found) <= _MAX_ALTERNATIVES:
+        return []
+    alternatives: list[set[str]] = []
+    for one in found:
+        names = one.get("required") if isinstance(one, dict) and one.keys() == {"required"} else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return []
+        if len(names) > _MAX_MEMBERS or not set(names) - skipped:
+            return []
+        alternatives.append(set(names) - skipped)
+    return alternatives
+
+
 def _example(root: Schema, schema: Any, codec: Codec | None) -> Any:
     """Return a JSON value for a required member, which the server may refuse if the schema is complex."""
     if codec is not None:
@@ -193,8 +228,54 @@ def _example(root: Schema, schema: Any, codec: Codec | None) -> Any:
         return copy.deepcopy(found["default"])  # as samples are, so that one that nests too deep fails here
     if isinstance(examples, list) and examples:
         return copy.deepcopy(examples[0])
-    kind = found.get("type")
-    return copy.deepcopy(_EMPTY.get(kind)) if isinstance(kind, str) else None
+    try:
+        return _Examples(root).of(found)
+    except BadSchema:  # the members of such values are not checked either
+        kind = found.get("type")
+        return copy.deepcopy(_EMPTY.get(kind)) if isinstance(kind, str) else None
+
+
+class _Examples:
+    """Builds the smallest values of nested schemas; their number and depth are bounded, as schemas may be endless."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root, self._left = root, _MAX_MEMBERS
+
+    def of(self, schema: Any, depth: int = 0) -> Any:
+        """Return an object with its required members, an array with its least number of items, or an empty value."""
+        found, self._left = resolved(self._root, schema), self._left - 1
+        options = found.get("anyOf", found.get("oneOf"))
+        if isinstance(options, list) and options:
+            found = resolved(self._root, options[0])
+        kind = found.get("type")
+        if depth < _MAX_DEPTH and self._left > 0:
+            codec = codec_of(self._root, found) if depth else None
+            if codec is not None:
+                return _example(self._root, found, codec)
+            if kind == "object":
+                return self._object(found, depth)
+            if kind == "array":
+                return self._array(found, depth)
+        return copy.deepcopy(_EMPTY.get(kind)) if isinstance(kind, str) else None
+
+    def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
+        members, required = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(members, dict) or not isinstance(required, list):
+            raise BadSchema("an object without members")
+        names = [name for name in required if isinstance(name, str) and name in members]
+        return {name: self.of(members[name], depth + 1) for name in names if self._left > 0}
+
+    def _array(self, schema: Schema, depth: int) -> list[Any]:
+        length, items = schema.get("minItems", 0), schema.get("items", {})
+        first = schema.get("prefixItems")
+        if isinstance(first, list):
+            return [self.of(one, depth + 1) for one in first[:_MAX_MEMBERS] if self._left > 0]
+        if type(length) is not int or not 0 < length <= _MAX_MEMBERS:
+            return []
+        one = self.of(items, depth + 1)
+        if len(json.dumps(one)) * length > _MAX_ARRAY_CHARS:
+            return []
+        return [copy.deepcopy(one) for _ in range(length)]
 
 
 def _dict_codec(codecs: dict[str, Codec]) -> Codec:
