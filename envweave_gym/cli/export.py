@@ -44,4 +44,5 @@ def run(args: argparse.Namespace) -> int:
         print_json({"folder": str(written)})
     else:
         print(f"wrote {written}; install it with: pip install {written}")
+        print("it needs envweave-gym: where the package index does not have that, give its path or URL too")
     return 0

@@ -99,6 +99,16 @@ dependencies = [{library}, {package}]
 [tool.setuptools]
 py-modules = [{module}]
 """
+_README = """# {name}
+
+{description}.
+
+It needs `envweave-gym` {version} or later. Where the package index does not have that, give its path or URL in the same
+command:
+
+    pip install PATH_OR_URL_OF_ENVWEAVE_GYM .
+    vf-eval {name} --env.taskset.num-tasks 10
+"""
 
 
 def export(
@@ -194,7 +204,7 @@ def _files(
         package=json.dumps(f"envweave-gym>={__version__}"),
         module=json.dumps(module),
     )
-    readme = f"# {name}\n\n{description}. Run it with `vf-eval {name}`.\n"
+    readme = _README.format(name=name, description=description, version=__version__)
     return {f"{module}.py": source, "pyproject.toml": project, "README.md": readme}
 
 

@@ -55,7 +55,12 @@ def test_the_command_writes_it_and_says_where(
     monkeypatch.chdir(tmp_path)
     words = ["export", "verifiers", "envweave/Counter-v0", "--kwarg", "target=3", "--name", "three"]
     assert main(words) == 0
-    assert str(tmp_path / "three") in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert str(tmp_path / "three") in said
+    readme = (tmp_path / "three" / "README.md").read_text()
+    assert "vf-eval three " in readme
+    assert "envweave-gym" in said
+    assert "pip install PATH_OR_URL_OF_ENVWEAVE_GYM" in readme
     assert "{'target': 3}" in (tmp_path / "three" / "three.py").read_text()
     assert main(words) == 2  # it exists already
     assert len(capsys.readouterr().err.splitlines()) == 1
