@@ -40,7 +40,13 @@ def add_options(parser: Any) -> None:
     add("--with", metavar="REQUIREMENT", dest="extra", action="append", default=[], help="install it too")
     add("--python", metavar="VERSION", help="the Python of the suites, by default that of this process")
     add("--install", action="store_true", help="make virtual environments that are missing")
-    add("--ids", metavar="PATTERN", action="append", default=[], help="only these IDs, such as 'ALE/*'")
+    add(
+        "--ids",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="only these IDs, such as 'ALE/*'; given again, more",
+    )
     add("--limit", metavar="N", type=_positive, help="at most N IDs of a suite, at equal distances")
     add("--rule", metavar="RULE", action="append", default=[], help="only this rule and the first, contract")
     add("--no-kit", action="store_true", help="leave out the conformance kit, which takes most of the time")

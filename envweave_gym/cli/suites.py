@@ -22,9 +22,18 @@ def add_options(parser: argparse.ArgumentParser, add: Callable[..., Any]) -> Non
     new = add(commands, "add", "Install a suite, and remember it under a name.")
     new.add_argument("name", metavar="NAME", help="name of the suite")
     new.add_argument(
-        "requirements", metavar="REQUIREMENT", nargs="*", help="as for pip; none installs a known suite"
+        "requirements",
+        metavar="REQUIREMENT",
+        nargs="*",
+        default=[],  # else argparse says that it is required
+        help="as for pip; none installs a known suite",
     )
-    new.add_argument("--ids", metavar="PATTERN", action="append", help="IDs made in it, such as 'NetHack*'")
+    new.add_argument(
+        "--ids",
+        metavar="PATTERN",
+        action="append",
+        help="IDs made in it, such as 'NetHack*'; given again, more of them",
+    )
     new.add_argument("--python", metavar="VERSION", help="version of its Python, such as 3.10")
     new.add_argument("--project", action="store_true", help="write envweave.toml here, not the user's file")
     new.add_argument(

@@ -154,7 +154,8 @@ class SuiteProcess:
         """Kill the child after a failed call, remember why, and raise it; Ctrl-C is raised itself."""
         if isinstance(error, TimeoutError) and self._child.runs():
             limit = "its deadline" if deadline_s is None else f"call_deadline={deadline_s:g} s"
-            text = f"{method} did not end before {limit}, so its process was killed; give more time, or call reset()"
+            todo = "give it more time" if method == "make" else "give more time, or call reset()"
+            text = f"{method} did not end before {limit}, so its process was killed; {todo}"
             self._ended = TimeoutError, f"{self._name}: {text}"
         elif isinstance(error, OSError):
             self._ended = (

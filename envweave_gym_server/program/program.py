@@ -125,6 +125,10 @@ def main(words: Sequence[str]) -> int:
         if name in options and options.get("isolation") != "process":
             flag = f"--{name.replace('_', '-')} {options[name]}"
             raise InvalidArgument(f"{flag} {NEEDS_PROCESSES} add --isolation process")
+    if "default" in options and "openenv" not in options.get("protocol", ()):
+        raise InvalidArgument(
+            f"--default {options['default']} is what OpenEnv's clients find at the root; add --protocol openenv"
+        )
     wire_kwargs = _names_by_id(options.pop("allow_kwargs", ()))
     run_server(*options.pop("ids"), wire_kwargs=wire_kwargs, **options)
     return 0

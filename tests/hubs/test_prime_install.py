@@ -574,4 +574,5 @@ def test_errors_of_the_command_are_one_line(hub: PrimeHub, capsys: pytest.Captur
     assert main(["hub", "install", "guess"]) == 2
     assert main(["hub", "install", "acme/none"]) == 1
     assert main(["hub", "remove", "acme/none"]) == 1
+    assert not lock_of().path.parent.exists()
     assert len(capsys.readouterr().err.splitlines()) == 3

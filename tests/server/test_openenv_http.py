@@ -352,3 +352,10 @@ def test_options_of_an_image_stand_before_those_of_the_command(monkeypatch: pyte
     assert ids == (ECHO, COUNTER)
     assert (options["protocol"], options["allow_host"]) == (["openenv", "mcp"], ["localhost"])
     assert (options["default"], options["port"]) == (ECHO, 0)
+
+
+def test_a_default_without_the_protocol_that_has_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "run_server", lambda *_, **__: None)
+    for words in ([], ["--protocol", "mcp"]):
+        with pytest.raises(InvalidArgument, match=f"--default {ECHO} .* add --protocol openenv"):
+            program.main(["--default", ECHO, ECHO, *words])

@@ -193,6 +193,9 @@ def test_an_install_that_fails_is_not_remembered(offline: Path, capsys: pytest.C
     assert "nowhere-at-all was not found" in capsys.readouterr().err
     assert known_suites() == {}
     assert main(["suites", "add", "unknown"]) == 2
+    capsys.readouterr()
+    assert main(["suites", "add"]) == 2
+    assert "required: NAME; see" in capsys.readouterr().err
     assert main(["suites", "sweep", "--days", "-1"]) == 2
 
 

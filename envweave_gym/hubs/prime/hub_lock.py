@@ -119,6 +119,8 @@ class HubLock:
     def remove(self, wanted: HubId) -> list[HubPackage]:
         """Remove the packages that an ID names, and return them."""
         removed = [one for one in self.packages() if one.is_named(wanted)]
+        if not removed:  # no folder and no file is made for nothing
+            return []
         self._change(lambda packages: [one for one in packages if not one.is_named(wanted)])
         return removed
 
