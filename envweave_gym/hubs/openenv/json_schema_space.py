@@ -65,7 +65,8 @@ class JsonObject(Json):
 
     def _least(self) -> dict[str, Any]:
         """Return the examples of the members of a sample."""
-        return {**self.required, **next(iter(self.either), {})}
+        first = self.either[0] if self.either else dict[str, Any]()
+        return {**self.required, **first}
 
     def contains(self, x: Any) -> bool:
         """Return whether ``x`` is a JSON object with the required members, and no other than those known."""
