@@ -6,7 +6,7 @@ import errno
 import json
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -607,7 +607,15 @@ def test_success_in_training_begins_with_the_mean_of_the_first_updates(tmp_path:
     assert result["success in training"] == pytest.approx(sum(row["success"] for row in rows[1:]) / 3)
 
 
-@pytest.mark.usefixtures("offline", "registries")
+@pytest.fixture
+def default_sigterm() -> Iterator[None]:
+    """SIGTERM as in a new process: Ray, which other tests start in this one, has a handler that ends it."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("offline", "registries", "default_sigterm")
 def test_sigterm_ends_like_ctrl_c_with_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -626,7 +634,7 @@ def test_sigterm_ends_like_ctrl_c_with_its_own_exit_code(
     assert "the metrics so far are written; --resume goes on from update 1\n" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("offline", "registries")
+@pytest.mark.usefixtures("offline", "registries", "default_sigterm")
 def test_sigterm_ends_with_a_checkpoint_where_ctrl_c_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
