@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 def add_options(parser: Any) -> None:
     """Add the options of the command."""
-    add = parser.add_argument
+    _add_suites(parser.add_argument)
+    _add_scope(parser.add_argument)
+    _add_limits_and_outputs(parser.add_argument)
+
+
+def _add_suites(add: Any) -> None:
     add("suite", metavar="SUITE", nargs="*", help="a requirement such as minigrid==3.2.0, or a suite's name")
     add(
-        *("--from",),
+        "--from",
         metavar="FILE",
         dest="file",
         type=Path,
@@ -30,7 +35,7 @@ def add_options(parser: Any) -> None:
     )
     add("--here", action="store_true", help="the suites are packages that are installed in this Python")
     add(
-        *("--module",),
+        "--module",
         metavar="MODULE",
         dest="modules",
         action="append",
@@ -40,6 +45,9 @@ def add_options(parser: Any) -> None:
     add("--with", metavar="REQUIREMENT", dest="extra", action="append", default=[], help="install it too")
     add("--python", metavar="VERSION", help="the Python of the suites, by default that of this process")
     add("--install", action="store_true", help="make virtual environments that are missing")
+
+
+def _add_scope(add: Any) -> None:
     add(
         "--ids",
         metavar="PATTERN",
@@ -50,30 +58,33 @@ def add_options(parser: Any) -> None:
     add("--limit", metavar="N", type=_positive, help="at most N IDs of a suite, at equal distances")
     add("--rule", metavar="RULE", action="append", default=[], help="only this rule and the first, contract")
     add("--no-kit", action="store_true", help="leave out the conformance kit, which takes most of the time")
+
+
+def _add_limits_and_outputs(add: Any) -> None:
     add("--jobs", metavar="N", type=_positive, default=os.cpu_count() or 1, help="IDs that are tried at once")
     add(
-        *("--deadline",),
+        "--deadline",
         metavar="SECONDS",
         type=_positive,
         default=60,
         help="processor time that a script may take (default: 60), the kit five times and an ID ten times that",
     )
     add(
-        *("--memory",),
+        "--memory",
         metavar="MB",
         type=_positive,
         default=4096,
         help="memory that a script may hold with all its processes (default: 4096)",
     )
     add(
-        *("--out",),
+        "--out",
         metavar="FOLDER",
         type=Path,
         default=Path("atlas"),
         help="folder of atlas.jsonl, atlas.md and scripts/ (default: atlas); a run goes on with what is there",
     )
     add(
-        *("--page",),
+        "--page",
         metavar="FILE",
         type=Path,
         help="also write the table between the markers of this Markdown file, and its data beside it",

@@ -25,18 +25,6 @@ from envweave_gym.programs.reply import Reply, ToolCall
 CHAT = {"model": "agent", "messages": [{"role": "user", "content": "hi"}]}
 
 
-@pytest.fixture
-def calls() -> queue.SimpleQueue[Call]:
-    return queue.SimpleQueue()
-
-
-@pytest.fixture
-def port(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
-    opened = ModelPort(calls.put)
-    yield opened
-    opened.close()
-
-
 @pytest.fixture(autouse=True)
 def _close_clients() -> Iterator[None]:
     yield

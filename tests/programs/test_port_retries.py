@@ -29,18 +29,6 @@ CHAT = {"model": "agent", "messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.fixture
-def calls() -> queue.SimpleQueue[Call]:
-    return queue.SimpleQueue()
-
-
-@pytest.fixture
-def port(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
-    opened = ModelPort(calls.put)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def slow(calls: queue.SimpleQueue[Call]) -> Iterator[ModelPort]:
     """A port that takes every answer for a slow one."""
     opened = ModelPort(calls.put, head_delay_s=0.05, keep_alive_s=0.05)

@@ -70,9 +70,7 @@ class ChatCompletions(Dialect):
             arguments = {"index": index, "function": {"arguments": function["arguments"]}}
             chunks += [chunk({"tool_calls": [one]}) for one in (begin, arguments)]
         chunks.append(chunk({}, reply.finished_by))
-        if wants_usage(request):
-            chunks.append(event({**head, "choices": [], "usage": openai_usage(request, reply)}))
-        return b"".join([*chunks, b"data: [DONE]\n\n"])
+        return openai_stream(request, reply, head, chunks)
 
     def error_body(self, status: int, text: str) -> Fields:
         """Return the body of an error."""
@@ -118,10 +116,12 @@ def _head(kind: str, request: ModelRequest, number: int) -> Fields:
     return {"id": f"chatcmpl-{number}", "object": kind, "created": 0, "model": request.model}
 
 
-def wants_usage(request: ModelRequest) -> bool:
-    """Return whether the end of a stream shall say how many tokens there were."""
+def openai_stream(request: ModelRequest, reply: Reply, head: Fields, chunks: list[bytes]) -> bytes:
+    """Return the stream of these chunks, the usage if the program asked for it, and the mark of the end."""
     options = request.sampling.get("stream_options")
-    return isinstance(options, dict) and bool(options.get("include_usage"))
+    if isinstance(options, dict) and options.get("include_usage"):
+        chunks = [*chunks, event({**head, "choices": [], "usage": openai_usage(request, reply)})]
+    return b"".join([*chunks, b"data: [DONE]\n\n"])
 
 
 def openai_usage(request: ModelRequest, reply: Reply) -> Fields:

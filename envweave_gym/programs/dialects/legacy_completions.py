@@ -7,7 +7,7 @@ from typing import Any
 
 from envweave_gym.core.faults import InvalidAction
 from envweave_gym.episode.message import Message
-from envweave_gym.programs.dialects.chat_completions import openai_error, openai_usage, wants_usage
+from envweave_gym.programs.dialects.chat_completions import openai_error, openai_stream, openai_usage
 from envweave_gym.programs.dialects.dialect import (
     BadRequest,
     Dialect,
@@ -56,9 +56,7 @@ class LegacyCompletions(Dialect):
         choices = [_choice(request, reply, reply.content or "", None)]
         choices.append({"index": 0, "text": "", "finish_reason": reply.finished_by, "logprobs": None})
         chunks = [event({**head, "choices": [choice]}) for choice in choices]
-        if wants_usage(request):
-            chunks.append(event({**head, "choices": [], "usage": openai_usage(request, reply)}))
-        return b"".join([*chunks, b"data: [DONE]\n\n"])
+        return openai_stream(request, reply, head, chunks)
 
     def error_body(self, status: int, text: str) -> Fields:
         """Return the body of an error."""
